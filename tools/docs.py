@@ -12,7 +12,7 @@ import click
 from corral.api.catalog import list_operations, resource_classes
 from corral.cli.main import COMMANDS, SECTIONS, root
 from corral.db.schema import tables
-from corral.db.transitions import StatefulTable
+from corral.db.stateful_table import StatefulTable
 from corral.importers.mappings.registry import TOOL_NAMES, find_tool
 from corral.services.store.declarations import find_declarations
 

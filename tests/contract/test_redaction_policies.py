@@ -12,20 +12,20 @@ import pytest
 from corral.api import Corral
 from corral.db import store_move_record, tx
 from corral.db.bulk_insert import insert_statement
+from corral.db.bulk_transitions import (
+    _build_events_statement,
+    _import_events,
+    _insert_many,
+    _update_many,
+)
 from corral.db.column_policies import TABLES, get_column_policies
 from corral.db.dialect import Engine
 from corral.db.gapless_insert import GaplessInsert
 from corral.db.parameter_columns import find_parameter_columns
 from corral.db.schema import tables
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Statement
-from corral.db.transitions import (
-    StatefulTable,
-    _build_events_statement,
-    _import_events,
-    _insert_many,
-    _update_many,
-    _update_query,
-)
+from corral.db.transitions import _update_query
 from corral.errors import Invalid
 from corral.kernel.redaction_policy import Policy
 from corral.services.store.declarations import find_declarations

@@ -164,7 +164,9 @@ def test_only_transitions_write_a_state_column() -> None:
     state_insert = re.compile(r"\bINSERT INTO\b[^(]*\([^)]*\bstate\b", re.I | re.S)
     violations = []
     for file in FILES:
-        if file == SOURCE / "db" / "transitions.py":
+        if file == SOURCE / "db" / "bulk_transitions.py":
+            continue
+        if file == SOURCE / "db" / "stateful_table.py":
             assert any(state_update.search(text) for text in list_texts(file)), (
                 "the pattern matches"
             )

@@ -12,19 +12,14 @@ from typing import Any
 import pytest
 
 from corral.api import Corral
+from corral.db.bulk_transitions import create_many, import_many, transition_many
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Row
-from corral.db.transitions import (
-    StatefulTable,
-    create,
-    create_many,
-    import_many,
-    transition,
-    transition_many,
-)
-from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
+from corral.db.transitions import create, transition
+from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound
 from tests.support.grouped_cases import each_case
 from tests.support.state_rows import NAMES, ROWS, has_lease, insert, state_tables, tied_to
-from tests.support.store import record, rows, unchanged
+from tests.support.store import list_events, rows, unchanged
 
 TABLES = state_tables()
 EACH_TABLE = each_case("table", TABLES.values(), ids=TABLES)
@@ -50,7 +45,7 @@ def insert_row_in_state(store: Corral, table: Table, state: str) -> str | int:
         return insert(tx, table, state)
 
 
-def list_events(store: Corral, subject: str, after: int = 0) -> list[Row]:
+def list_event_rows(store: Corral, subject: str, after: int = 0) -> list[Row]:
     return rows(
         store,
         "SELECT kind, verb FROM events WHERE subject = :subject AND seq > :after ORDER BY seq",
@@ -93,7 +88,7 @@ def test_verb_moves_from_its_source_states_with_one_event(store: Corral, table: 
                 moved = move_row(store, table, verb, key)
                 assert moved.state is to
                 assert read_state(store, table, key) == to
-                assert list_events(store, moved.id, before) == [(table.transitions.kind, verb)]
+                assert list_event_rows(store, moved.id, before) == [(table.transitions.kind, verb)]
 
 
 @EACH_TABLE
@@ -138,13 +133,13 @@ def test_current_owner_moves_the_row(store: Corral, table: Table) -> None:
                 key = insert_row_in_state(store, table, state)
                 moved = move_row(store, table, verb, key, expected_fence=ROWS[table.table]["fence"])
                 assert moved.state is to
-                assert len(list_events(store, moved.id)) == 1
+                assert len(list_event_rows(store, moved.id)) == 1
 
 
 @EACH_TABLE
 def test_move_leaves_a_twin_row_unchanged(store: Corral, table: Table) -> None:
     twin_query = f"SELECT * FROM {table.table} WHERE {table.key} = :key"
-    first = len(record(store)) + 1
+    first = len(list_events(store)) + 1
     for number, (verb, (sources, _)) in enumerate(table.transitions.verbs.items(), first):
         with note_failure(verb, sources[0]):
             key = insert_row_in_state(store, table, sources[0])
@@ -152,7 +147,7 @@ def test_move_leaves_a_twin_row_unchanged(store: Corral, table: Table) -> None:
             before = rows(store, twin_query, key=twin)
             move_row(store, table, verb, key)
             assert rows(store, twin_query, key=twin) == before
-            assert len(record(store)) == number
+            assert len(list_events(store)) == number
 
 
 MOVED_TOGETHER = {name: table for name, table in TABLES.items() if table.id_prefix is None}
@@ -175,7 +170,7 @@ def test_moving_many_rows_equals_moving_each(store: Corral, table: Table) -> Non
             for state, key in keys.items():
                 assert read_state(store, table, key) == (to if state in sources else state)
                 expected = [(table.transitions.kind, verb)] if state in sources else []
-                assert list_events(store, key, before) == expected
+                assert list_event_rows(store, key, before) == expected
 
 
 def test_creating_many_rows_writes_one_event_each(store: Corral) -> None:
@@ -209,7 +204,7 @@ def test_new_row_enters_its_initial_state_with_one_event(store: Corral, table: T
         with store.transaction() as tx:
             result: Any = create(tx, table, values, verb=verb, event_data={"why": "test"})
         assert result.state is initial
-        assert list_events(store, result.id) == [(table.transitions.kind, verb)]
+        assert list_event_rows(store, result.id) == [(table.transitions.kind, verb)]
 
 
 @EACH_TABLE
@@ -217,7 +212,7 @@ def test_event_of_a_move_has_project_time_actor_and_note(store: Corral, table: T
     initial = table.transitions.initial
     verb = table.transitions.allowed_from(initial)[0]
     key = insert_row_in_state(store, table, initial)
-    before = len(record(store))
+    before = len(list_events(store))
     moved = move_row(store, table, verb, key, event_data={"why": "test"})
     project = getattr(moved, table.project) if table.project else None
     assert table.project is None or project is not None
@@ -309,7 +304,7 @@ def test_imported_rows_are_created_with_one_event_each(store: Corral, table: Tab
         key = id and (int(id.partition("_")[2]) if table.id_prefix else id)
         result = rows(store, f"SELECT state FROM {table.table} WHERE {table.key} = :key", key=key)
         assert result == [(str(state),)]
-        assert list_events(store, id or "") == [(table.transitions.kind, "import")]
+        assert list_event_rows(store, id or "") == [(table.transitions.kind, "import")]
 
 
 @each_case("table", IMPORTED)
@@ -318,3 +313,11 @@ def test_imported_rows_are_rejected_in_other_states(store: Corral, table: Table)
         for state in {*table.transitions.states} - {*table.transitions.import_states}:
             with pytest.raises(Invalid), store.transaction() as tx:
                 import_many(tx, table, [foreign_row(table, state, 1)])
+
+
+def test_import_of_a_numbered_row_with_a_taken_key_is_rejected(store: Corral) -> None:
+    """The ids of the other rows could not be assigned, because a skipped row has no number."""
+    letters = TABLES["letters"]
+    values = [foreign_row(letters, "done", nth) | {"key": key} for nth, key in enumerate("aab")]
+    with unchanged(store), pytest.raises(Conflict), store.transaction() as tx:
+        import_many(tx, letters, values)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,9 @@ from corral.domain.runs.model import Run
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from tests.support.fake_channels import Chat, Runner
+from tests.support.grouped_cases import each_case
 from tests.support.prompt_parser import quotes_in
-from tests.support.store import record, refuses
+from tests.support.store import list_events, raises_without_change
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -44,16 +46,16 @@ def test_reply_goes_to_the_asker_with_the_same_correlation(store: Corral, runner
 def test_only_the_recipient_can_reply_to_a_letter(store: Corral, runner: Runner) -> None:
     question = store.mail.write("ada", "which port?", to="ben")
     store.agents.create("eve", command="cat")
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.mail.write("eve", "666", reply_to=question.id)
     letter = store.mail.put("agent:eve", "hello", sender="user:ann")
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.mail.write("eve", "hi", reply_to=letter.id)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.mail.write("eve", "hi", to="unknown")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.write("eve", "hi")
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.mail.write("eve", "hi", to="place:plc_1")
 
 
@@ -74,7 +76,7 @@ def test_endless_exchange_is_stopped_and_both_agents_are_notified(
     assert "limit of 4 letters between agents" in str(caught.value)
     notice = [letter.body for letter in store.mail.list(mailbox="agent:ben").items][-1]
     assert notice["reason"].startswith("A further letter from agent:ada")
-    assert "agent.hop_limit" in record(store)
+    assert "agent.hop_limit" in list_events(store)
     with pytest.raises(Refused):
         store.mail.write("ada", "ping", reply_to=letter.id, run="run_5")
     notices = [
@@ -193,6 +195,24 @@ def test_letter_chain_is_kept_while_the_letter_waits(
 # -- the hop limit of sessions ---------------------------------------------------------------------
 
 
+@each_case("mailbox", ["agent:ben", "queue:work"])
+def test_agent_put_with_a_key_is_retried_after_a_lost_commit(
+    store: Corral, monkeypatch: pytest.MonkeyPatch, mailbox: str
+) -> None:
+    agent_mail = store.as_actor("agent:ada").mail
+    write, repeatable_writes = agent_mail._database.write, []
+
+    def record_write(work: Any, *, repeatable: bool = False, **options: Any) -> Any:
+        repeatable_writes.append(repeatable)
+        return write(work, repeatable=repeatable, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(agent_mail._database, "write", record_write)
+        agent_mail.put(mailbox, "hello", key="k")
+        agent_mail.put(mailbox, "hello")
+    assert repeatable_writes == [True, False]
+
+
 Put = Callable[[Run, str], object]
 
 
@@ -214,7 +234,9 @@ def count_turns_until_refused(
         monkeypatch.setenv("CORRAL_RUN", run.id)
         try:
             put(run, other_mailbox)
-        except Refused:
+        except Refused as error:
+            if error.details.get("reason") != "hop_limit":
+                raise
             return turns
         finally:
             monkeypatch.delenv("CORRAL_RUN")
@@ -234,7 +256,7 @@ def test_letters_put_into_a_session_by_a_run_count_as_hops(
 
     assert count_turns_until_refused(store, runner, monkeypatch, put) == 5
     assert store.internal.chat.start_turns() == [], "the notice wakes no agent"
-    assert "agent.hop_limit" in record(store)
+    assert "agent.hop_limit" in list_events(store)
 
 
 def test_omitting_the_run_does_not_reset_the_hops(

@@ -11,7 +11,7 @@ from corral.domain.agents.roles import BUILTIN_ROLES
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import Ambiguous, Conflict, IllegalMove, Invalid, NotFound, Refused
 from tests.support.grouped_cases import each_case
-from tests.support.store import record, refuses, rows, unchanged, walk
+from tests.support.store import list_events, raises_without_change, rows, unchanged, walk
 
 
 def test_create_adds_the_first_version(store: Corral, clock: ManualClock) -> None:
@@ -24,22 +24,22 @@ def test_create_adds_the_first_version(store: Corral, clock: ManualClock) -> Non
     assert agent.limits == AgentLimits(max_runs=3)
     assert (agent.created_at, agent.updated_at) == (clock.now(), clock.now())
     assert store.agents.get("ada") == store.agents.get(agent.id) == agent
-    assert record(store) == ["agent.create"]
+    assert list_events(store) == ["agent.create"]
 
 
 def test_agent_name_is_unique_including_retired_agents(store: Corral) -> None:
     store.agents.create("ada")
-    with refuses(store, Conflict):
+    with raises_without_change(store, Conflict):
         store.agents.create("ada")
     store.agents.retire("ada")
-    with refuses(store, Conflict) as caught:
+    with raises_without_change(store, Conflict) as caught:
         store.agents.create("ada")
     assert "Restore" in caught.value.message
 
 
 @each_case("name", ["", "a b", "a:b", "a/b", "agt_x", "a\n", "a\0", "x" * 101])
 def test_ambiguous_agent_names_are_rejected(store: Corral, name: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.agents.create(name)
 
 
@@ -51,7 +51,7 @@ def test_invalid_limits_are_rejected(store: Corral, limits: Any) -> None:
     if limits == []:
         assert store.agents.create("ada", limits=limits).limits == AgentLimits()
         return
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.agents.create("ada", limits=limits)
 
 
@@ -70,7 +70,7 @@ def test_unknown_provider_is_rejected_with_the_known_ones(
     store.agents.create("ada", role="reviewer", provider="claude")
     for change in (store.agents.edit, store.agents.create):
         name = "ada" if change is store.agents.edit else "ben"
-        with refuses(store, Invalid) as caught:
+        with raises_without_change(store, Invalid) as caught:
             change(name, provider="nosuch")
         assert "provider 'nosuch': use one of claude, codex" in caught.value.message
 
@@ -94,7 +94,7 @@ def test_edit_creates_a_version_and_keeps_the_old_one(store: Corral, clock: Manu
     assert store.agents.version("ada", 1) == first_version
     assert first_version.instructions == "Old."
     assert edited.hash == store.agents.version("ada", 2).hash != first_version.hash
-    assert record(store) == ["agent.create", "agent.edit"]
+    assert list_events(store) == ["agent.create", "agent.edit"]
 
 
 def test_edit_with_same_content_creates_no_version(store: Corral) -> None:
@@ -150,7 +150,7 @@ def test_retired_agent_cannot_be_edited_and_can_be_restored(store: Corral) -> No
         lambda: store.agents.edit("ada", model="x"),
         lambda: store.agents.retire("ada"),
     ):
-        with refuses(store, IllegalMove):
+        with raises_without_change(store, IllegalMove):
             operation()
     assert store.agents.restore("ada").state == "active"
 
@@ -176,7 +176,7 @@ def test_number_of_tool_rules_is_limited_but_rules_can_change(
     store.agents.create("ada")
     for tool in ("Read", "Write"):
         store.agents.grant("ada", tool)
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.agents.grant("ada", "Bash")
     assert store.agents.grant("ada", "Read", allow=False).allowed is False
 
@@ -187,7 +187,7 @@ def test_grant_is_idempotent(store: Corral) -> None:
     with unchanged(store):
         assert store.agents.grant("ada", "Read") == granted
     assert [grant.tool for grant in store.agents.grants("ada").items] == ["Read"]
-    assert record(store) == ["agent.create", "agent.grant"]
+    assert list_events(store) == ["agent.create", "agent.grant"]
 
 
 def test_denied_tool_is_allowed_after_a_grant(store: Corral) -> None:
@@ -204,14 +204,14 @@ def test_denied_tool_is_allowed_after_a_grant(store: Corral) -> None:
     )
     store.agents.revoke("ada", "Bash(rm *)")
     assert store.agents.allows("ada", "Bash(ls)")
-    assert record(store)[1:] == ["agent.deny", "agent.grant", "agent.revoke"]
+    assert list_events(store)[1:] == ["agent.deny", "agent.grant", "agent.revoke"]
 
 
 def test_revoking_an_unknown_rule_is_not_found(store: Corral) -> None:
     store.agents.create("ada")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.agents.revoke("ada", "Read")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.agents.grant("ada", "")
 
 

@@ -10,7 +10,7 @@ from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from tests.support.grouped_cases import each_case
 from tests.support.invariants import check_store
-from tests.support.store import record, refuses, unchanged, walk
+from tests.support.store import list_events, raises_without_change, unchanged, walk
 
 COMMAND: dict[str, Any] = {"target_kind": "command", "target": "true"}
 
@@ -81,9 +81,9 @@ def test_removing_an_alert_drops_its_pending_letters(store: Corral) -> None:
     for letter in letters:
         dropped = store.mail.get(letter.id)
         assert (dropped.state, dropped.last_error) == ("refused", f"{alert.id} was removed")
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.alerts.remove(alert.id)
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.alerts.test(alert.id)
     check_store(store)
 
@@ -132,12 +132,12 @@ INVALID_ALERTS: dict[str, dict[str, Any]] = {
 @each_case("case", INVALID_ALERTS)
 def test_invalid_alert_is_rejected(store: Corral, case: str) -> None:
     arguments = {"kinds": ["crashed"], **COMMAND} | INVALID_ALERTS[case]
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.alerts.add(**arguments)
 
 
 def test_password_in_a_url_is_rejected_and_not_repeated(store: Corral) -> None:
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.alerts.add(
             ["failed"], target_kind="webhook", target="https://me:hunter2@example.org/"
         )
@@ -145,7 +145,7 @@ def test_password_in_a_url_is_rejected_and_not_repeated(store: Corral) -> None:
 
 
 def test_signature_needs_an_existing_secret(store: Corral) -> None:
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.alerts.add(["failed"], target_kind="webhook", target="http://a/", secret="key")
 
 
@@ -161,7 +161,7 @@ def test_invalid_edge_is_rejected(store: Corral) -> None:
         {"data": {"x": float("nan")}},
     ):
         arguments: dict[str, Any] = {"kind": "crashed", "subject": "run_1", "edge": 1} | changes
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.internal.alerts.raise_alert(**arguments)
 
 
@@ -174,6 +174,6 @@ def test_number_of_alerts_is_limited(store: Corral, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ops, "MAX_ALERTS", 2)
     for _ in range(2):
         store.alerts.add(["crashed"], **COMMAND)
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.alerts.add(["crashed"], **COMMAND)
-    assert record(store) == ["alert.add"] * 2
+    assert list_events(store) == ["alert.add"] * 2

@@ -12,7 +12,7 @@ from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.money import MICROS_PER_USD
 from tests.support.grouped_cases import each_case
 from tests.support.invariants import check_store
-from tests.support.store import record, refuses, unchanged, walk
+from tests.support.store import list_events, raises_without_change, unchanged, walk
 
 DOLLAR = MICROS_PER_USD
 CONTEXT = {"project_id": "prj_1", "agent_id": "agt_1"}
@@ -52,7 +52,7 @@ def test_budget_finds_its_agent_by_name_or_id(store: Corral) -> None:
     assert store.budgets.get(f"agent:{ada.id}") == store.budgets.get("agent:ada")
     assert store.charges.total("agent:ada").cost_micros == 2 * DOLLAR
     assert len(store.charges.days("agent:ada").items) == 1
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         store.internal.charges.reserve("run_2", agent_id=ada.id)
     assert caught.value.details["reason"] == "budget_spent"
     store.budgets.remove("agent:ada")
@@ -60,10 +60,10 @@ def test_budget_finds_its_agent_by_name_or_id(store: Corral) -> None:
 
 
 def test_budget_of_an_unknown_agent_is_rejected(store: Corral) -> None:
-    with refuses(store, NotFound) as caught:
+    with raises_without_change(store, NotFound) as caught:
         store.budgets.set("agent:unknown", DOLLAR)
     assert caught.value.details["reason"] == "unknown_agent"
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.charges.total("agent:unknown")
 
 
@@ -72,7 +72,7 @@ def test_budget_of_an_unknown_agent_is_rejected(store: Corral) -> None:
 def test_run_over_the_remaining_budget_is_refused(store: Corral, scope: str, period: str) -> None:
     store.budgets.set(scope, 3 * DOLLAR, period=period)
     store.internal.charges.reserve("run_1", **CONTEXT, budget_micros=2 * DOLLAR)
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         store.internal.charges.reserve("run_2", **CONTEXT, budget_micros=2 * DOLLAR)
     assert caught.value.code == "refused"
     assert caught.value.details["left_micros"] == DOLLAR
@@ -90,7 +90,7 @@ def test_run_without_a_budget_is_refused_when_nothing_is_left(
     store.budgets.set("all", DOLLAR)
     assert store.internal.charges.reserve("run_1", **CONTEXT) == []
     spend(store, DOLLAR)
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         store.internal.charges.reserve("run_2", **CONTEXT)
     assert caught.value.details["reason"] == "budget_spent"
 
@@ -180,11 +180,11 @@ def test_budget_can_be_changed_listed_and_removed(store: Corral) -> None:
         ("all", "total", 2 * DOLLAR),
     ]
     store.budgets.remove("all", period="day")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.budgets.remove("all", period="day")
     with pytest.raises(NotFound):
         store.budgets.get("all", period="day")
-    assert record(store) == ["budget.set"] * 4 + ["budget.remove"]
+    assert list_events(store) == ["budget.set"] * 4 + ["budget.remove"]
     check_store(store)
 
 
@@ -212,5 +212,5 @@ def test_deleting_a_project_deletes_its_budgets(store: Corral, tmp_path: Path) -
     ],
 )
 def test_invalid_budget_is_rejected(store: Corral, scope: str, limit: Any, period: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.budgets.set(scope, limit, period=period)

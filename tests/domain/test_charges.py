@@ -11,7 +11,7 @@ from corral.kernel.clock import DAY, HOUR, ManualClock, utc_date
 from corral.kernel.errors import Invalid, NotFound
 from tests.support.grouped_cases import each_case
 from tests.support.invariants import check_store
-from tests.support.store import record, refuses, rows, unchanged, walk
+from tests.support.store import list_events, raises_without_change, rows, unchanged, walk
 
 RUN: dict[str, Any] = {
     "run_id": "run_1",
@@ -35,7 +35,7 @@ def test_token_counts_and_the_exact_cost_are_stored(store: Corral, clock: Manual
     assert (charge.cost_micros, charge.source, charge.at) == (12_345, "provider", clock.now())
     assert charge.tokens == 1_700
     assert store.charges.get(charge.id) == charge
-    assert record(store) == ["charge.add"]
+    assert list_events(store) == ["charge.add"]
 
 
 def test_unknown_cost_is_null_and_never_zero(store: Corral) -> None:
@@ -186,7 +186,7 @@ INVALID_REPORTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @each_case("case", INVALID_REPORTS)
 def test_invalid_report_is_rejected_and_changes_nothing(store: Corral, case: str) -> None:
     figures, arguments = INVALID_REPORTS[case]
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.charges.add(usage(**figures), **RUN | arguments)
 
 

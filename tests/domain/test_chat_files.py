@@ -10,7 +10,7 @@ from corral.api import Corral
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from tests.support.fake_channels import Chat, FakeAdapter
-from tests.support.store import refuses
+from tests.support.store import raises_without_change
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -101,7 +101,7 @@ def test_file_outside_the_agents_folders_or_symlink_is_rejected(
     (workspace / "folder-link").symlink_to(workspace / "sub")
     (workspace / "link-out").symlink_to(tmp_path)
     os.mkfifo(workspace / "pipe")
-    with refuses(store, error):
+    with raises_without_change(store, error):
         store.messages.send_files(
             ["sub/report.txt", name.replace("{tmp}", str(tmp_path))], agent="ada", to="room"
         )
@@ -116,7 +116,7 @@ def test_files_of_corrals_home_cannot_be_sent(store: Corral, tmp_path: Path) -> 
     chat = Chat(store)
     chat.says("hello")
     store.destinations.grant("eve", chat.place(), name="room")
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.messages.send_files(["home/corral.toml"], agent="eve", to="room")
 
 
@@ -127,7 +127,7 @@ def test_only_folders_of_the_agent_itself_count(store: Corral, chat: Chat, tmp_p
     project = store.projects.register(str(project_folder))
     store.agents.create("ben", provider="scripted")
     foreign_session = store.sessions.open("ben", project=project.id)
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.messages.send_files(
             [str(project_folder / "plan.txt")], agent="ada", to="room", session=foreign_session.id
         )
@@ -140,11 +140,11 @@ def test_only_folders_of_the_agent_itself_count(store: Corral, chat: Chat, tmp_p
 
 def test_size_and_number_of_files_are_limited(store: Corral, chat: Chat, workspace: Path) -> None:
     store.settings.set("chat.max_file_bytes", 9)
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.messages.send_files(["sub/report.txt"], agent="ada", to="room")
     assert "chat.max_file_bytes" in caught.value.message
     for names in ([], ["sub/report.txt"] * 11):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.messages.send_files(names, agent="ada", to="room")
 
 
@@ -156,9 +156,9 @@ def test_file_name_is_sanitized(store: Corral, chat: Chat, workspace: Path) -> N
 
 def test_file_without_destination_is_never_sent(store: Corral, chat: Chat, workspace: Path) -> None:
     store.agents.create("eve", provider="scripted", workspace=str(workspace))
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.messages.send_files(["sub/report.txt"], agent="eve", to="room")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.messages.send_files(["sub/report.txt"], agent="unknown", to="room")
     store.messages.send_files(["sub/report.txt"], agent="ada", to="room")
     store.destinations.revoke("ada", "room")
@@ -215,7 +215,7 @@ def test_platform_without_files_rejects_them_at_send_and_delivery(
     silent_chat = Chat(store, "silent")
     silent_chat.says("hello")
     store.destinations.grant("ada", silent_chat.place(), name="silent")
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         store.messages.send_files(["sub/report.txt"], agent="ada", to="silent")
     assert "cannot take files" in caught.value.message
     (file,) = store.messages.send_files(["sub/report.txt"], agent="ada", to="room")

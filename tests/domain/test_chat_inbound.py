@@ -12,7 +12,7 @@ from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from tests.support.errors import because
 from tests.support.fake_channels import Chat
 from tests.support.invariants import check_store
-from tests.support.store import record, refuses, unchanged, walk
+from tests.support.store import list_events, raises_without_change, unchanged, walk
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -127,7 +127,7 @@ def test_unstorable_event_does_not_block_later_events(store: Corral) -> None:
     (stored,) = store.internal.chat.poll(chat.channel.id, chat.adapter)
     assert stored.text == "good"
     assert store.channels.get("fake").cursor == "2"
-    assert "channel.skip_event" in record(store)
+    assert "channel.skip_event" in list_events(store)
 
 
 def test_batch_is_stored_in_order_and_each_event_once(store: Corral) -> None:
@@ -401,23 +401,23 @@ def test_invalid_characters_are_replaced_before_storing(store: Corral) -> None:
 )
 def test_invalid_event_is_rejected(store: Corral, fields: dict[str, str]) -> None:
     chat = create_chat(store)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         chat.says("hello", **fields)
 
 
 def test_channel_requires_a_name_and_the_options_of_its_kind(store: Corral) -> None:
     store.channels.add("one", "fake")
-    with refuses(store, Conflict):
+    with raises_without_change(store, Conflict):
         store.channels.add("one", "fake")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.channels.add("two", "unknown")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.channels.add("two", "fake", config={"colour": "red"})
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.channels.add("t", "telegram")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.channels.add("t", "telegram", secrets={"token": "unknown"})
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.channels.add("two", "fake", policy="unknown")
     store.channels.remove("one")
     store.channels.add("one", "fake")

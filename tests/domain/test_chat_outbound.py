@@ -16,7 +16,7 @@ from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.services.chat.delivery import create_delivery_owner
 from tests.support.fake_channels import KINDS, Chat, FakeAdapter, Platform, register_adapters
 from tests.support.invariants import check_store
-from tests.support.store import refuses, walk
+from tests.support.store import raises_without_change, walk
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -73,27 +73,27 @@ def test_delivery_order_follows_the_order_of_sends(store: Corral) -> None:
 def test_edit_and_reaction_use_the_platform_id(store: Corral) -> None:
     chat = create_chat(store)
     (sent,) = store.messages.send("helo", agent="ada", to="room")
-    with refuses(store, Refused):  # not delivered yet
+    with raises_without_change(store, Refused):  # not delivered yet
         store.messages.send("hello", agent="ada", to="room", edit=sent.id)
     chat.deliver()
     store.messages.send("hello", agent="ada", to="room", edit=sent.id)
     chat.deliver()
     assert chat.platform.words() == ["hello"]
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.messages.send("x", agent="ada", to="room", edit=sent.id, react=sent.id)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.messages.send("x", agent="ada", to="room", edit="msg_99")
 
 
 def test_agent_sends_only_to_its_destinations(store: Corral) -> None:
     chat = create_chat(store)
     chat.says("hello", place="other")
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         store.messages.send("hello", agent="ada", to="other")
     assert "room" in caught.value.message, "the error names the known destinations"
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.messages.send("hello", agent="ada", to=chat.place("other"))
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.messages.send("hello", agent="ada")
 
 
@@ -122,14 +122,14 @@ def test_permission_is_checked_again_at_delivery(store: Corral) -> None:
 def test_destination_names_are_unique_per_agent(store: Corral) -> None:
     chat = create_chat(store)
     chat.says("x", place="other")
-    with refuses(store, Conflict):
+    with raises_without_change(store, Conflict):
         store.destinations.grant("ada", chat.place("other"), name="room")
     store.destinations.grant("ada", chat.place("other"))
     assert [destination.name for destination in walk(store.destinations.list, agent="ada")] == [
         "other",
         "room",
     ]
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.destinations.revoke("ada", "unknown")
 
 

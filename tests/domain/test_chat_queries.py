@@ -7,7 +7,7 @@ from corral.api import Corral
 from corral.domain.chat import queries
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from tests.support.fake_channels import Chat, Runner
-from tests.support.store import refuses, walk
+from tests.support.store import raises_without_change, walk
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -43,9 +43,9 @@ def test_messages_of_a_session_are_listed(chat: Chat, monkeypatch: pytest.Monkey
         page = store.messages.list(session=route.session_id, after=page.next)
         messages += page.items
     assert [message.text for message in messages] == ["fine", "@ada how are you?"]
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.messages.list(session="ses_zzz")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.messages.list(session=route.session_id, place=chat.place())
 
 
@@ -75,7 +75,7 @@ def test_get_many_letters_skips_deleted_ones(
     existing = store.mail.get_all([letters[2].id, "let_999", letters[0].id])
     assert [letter.id for letter in existing] == [letters[0].id, letters[2].id]
     assert store.mail.get_all([]) == []
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.get_all(["msg_1"])
 
 
@@ -108,10 +108,10 @@ def test_changed_wiring_takes_effect_at_once(chat: Chat) -> None:
     )
     assert chat.says("hello").state == "ignored"
     assert chat.says("please deploy").state == "routed"
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.wirings.change(wiring.id, trigger="pattern")
     store.wirings.remove(wiring.id)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.wirings.change(wiring.id, trigger="always")
 
 
@@ -152,5 +152,5 @@ def test_web_channel_trusts_its_senders_and_delivers_once(
 
 def test_web_channel_rejects_platform_webhooks(store: Corral) -> None:
     store.channels.add("dashboard", "web")
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.chat.receive_webhook("dashboard", {}, b"{}")

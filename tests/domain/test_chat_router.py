@@ -10,7 +10,7 @@ from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from tests.support.errors import because
 from tests.support.fake_channels import Chat
 from tests.support.grouped_cases import each_case
-from tests.support.store import refuses, unchanged, walk
+from tests.support.store import raises_without_change, unchanged, walk
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -174,7 +174,7 @@ def test_duplicate_wiring_conflicts_until_it_is_removed(chat: Chat) -> None:
     store = chat.store
     chat.says("hello")
     wiring = store.wirings.add("ada", place=chat.place())
-    with refuses(store, Conflict):
+    with raises_without_change(store, Conflict):
         store.wirings.add("ada", place=chat.place())
     assert store.wirings.remove(wiring.id).state == "removed"
     assert chat.says("hello").state == "ignored"
@@ -198,27 +198,27 @@ def test_invalid_wiring_is_rejected(
     chat: Chat, options: dict[str, str], error: type[Exception]
 ) -> None:
     chat.says("hello")
-    with refuses(chat.store, error):
+    with raises_without_change(chat.store, error):
         chat.store.wirings.add("ada", place=chat.place(), **options)
 
 
 def test_retired_agent_or_removed_channel_cannot_be_wired(chat: Chat) -> None:
     store = chat.store
     store.agents.retire("ben")
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.wirings.add("ben", channel=chat.channel.id)
     store.wirings.add("ada", channel=chat.channel.id)
     store.channels.remove(chat.channel.name)
     assert store.wirings.list().items == []
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.wirings.add("ada", channel=chat.channel.id)
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         chat.says("anybody there?")
 
 
 def test_sticky_wiring_with_agent_session_is_rejected(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     Chat(store)
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.wirings.add("ada", channel="fake", trigger="sticky", mode="agent")
     assert "Use --session shared or thread" in str(caught.value)

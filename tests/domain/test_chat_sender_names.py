@@ -6,7 +6,7 @@ from corral.api import Corral
 from corral.kernel.errors import NotFound
 from tests.support.fake_channels import Chat, Runner
 from tests.support.prompt_parser import quotes_in
-from tests.support.store import refuses, unchanged
+from tests.support.store import raises_without_change, unchanged
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -81,6 +81,6 @@ def test_preview_works_for_a_place_without_messages(store: Corral) -> None:
     store.wirings.add("ben", place=chat.place())
     with unchanged(store):
         (route,) = store.wirings.preview("fake/other", "hello")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.wirings.preview("unknown/x", "hello")
     assert (route.wakes, route.reason) == (True, "the wiring matches every message")

@@ -8,7 +8,7 @@ from corral.domain.decisions.model import Decision
 from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
 from corral.kernel.errors import Conflict, Invalid, Refused
 from tests.support.grouped_cases import each_case
-from tests.support.store import record, refuses, walk
+from tests.support.store import list_events, raises_without_change, walk
 from tests.support.threads import Racer
 
 ANN = "user:ann"
@@ -45,7 +45,7 @@ def test_decision_is_recorded_with_rationale_and_alternatives(store: Corral) -> 
 def test_proposed_decision_waits_for_confirmation(store: Corral) -> None:
     decision = propose(store)
     assert decision.state == "proposed"
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.decisions.wait(decision.id, timeout_ms=1)
     waiter = Racer(lambda: store.decisions.wait(decision.id, timeout_ms=20_000))
     store.decisions.confirm(decision.id, by=ANN, reason="go")
@@ -55,7 +55,7 @@ def test_proposed_decision_waits_for_confirmation(store: Corral) -> None:
     store.decisions.acknowledge(decision.id)
     assert list_notices(store) == []
     events = ["decision.record", "decision.propose", "decision.confirm"]
-    assert record(store, decision.id) == events
+    assert list_events(store, decision.id) == events
 
 
 def test_agent_confirms_only_decisions_it_is_named_for(store: Corral) -> None:
@@ -66,7 +66,7 @@ def test_agent_confirms_only_decisions_it_is_named_for(store: Corral) -> None:
         (open_decision, "agent:ben"),
         (addressed, ANN),
     ):
-        with refuses(store, Refused):
+        with raises_without_change(store, Refused):
             store.decisions.confirm(decision.id, by=by)
     assert list_notices(store, "agent:lead") == ["proposed"]
     assert store.decisions.confirm(addressed.id, by="agent:lead").state == "confirmed"
@@ -81,7 +81,7 @@ def test_deadline_ends_a_proposal_and_notifies_the_author(
 ) -> None:
     decision = propose(store, deadline_ms=HOUR, deadline_outcome=deadline_outcome)
     clock.advance(HOUR)
-    with refuses(store, Conflict) as caught:
+    with raises_without_change(store, Conflict) as caught:
         store.decisions.confirm(decision.id, by=ANN)
     assert f"its deadline has passed, so it is {outcome}" in caught.value.message
     ended = store.decisions.get(decision.id)
@@ -91,7 +91,7 @@ def test_deadline_ends_a_proposal_and_notifies_the_author(
 
 
 def test_deadline_outcome_cannot_be_confirm(store: Corral) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         propose(store, deadline_outcome="confirm")
 
 
@@ -114,7 +114,7 @@ def test_second_verdict_conflicts_and_same_verdict_is_idempotent(
     decision = propose(store)
     store.decisions.reject(decision.id, by=ANN)
     assert store.decisions.reject(decision.id, by=ANN).state == "rejected"
-    with refuses(store, Conflict) as caught:
+    with raises_without_change(store, Conflict) as caught:
         store.decisions.confirm(decision.id, by="user:ben")
     assert caught.value.details["reason"] == "too_late"
     assert (caught.value.details["state"], caught.value.details["decided_by"]) == ("rejected", ANN)
@@ -123,12 +123,12 @@ def test_second_verdict_conflicts_and_same_verdict_is_idempotent(
 def test_review_many_is_atomic(store: Corral) -> None:
     ids = [propose(store).id for _ in range(3)]
     store.decisions.reject(ids[2], by="user:ben")
-    with refuses(store, Conflict):
+    with raises_without_change(store, Conflict):
         store.decisions.review_many(ids, "confirm", by=ANN)
     reviewed = store.decisions.review_many(ids[:2], "confirm", by=ANN)
     assert [decision.state for decision in reviewed] == ["confirmed", "confirmed"]
     for arguments in ((ids[:1], "unknown"), ([], "confirm")):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.decisions.review_many(*arguments, by=ANN)
 
 
@@ -148,7 +148,7 @@ def test_record_is_idempotent_by_author_and_key(store: Corral) -> None:
 def test_proposed_decisions_per_author_are_limited(store: Corral) -> None:
     store.settings.set("decisions.max_proposed", 1)
     propose(store)
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         propose(store)
 
 
@@ -165,7 +165,7 @@ def test_proposed_decisions_per_author_are_limited(store: Corral) -> None:
     ],
 )
 def test_invalid_decisions_are_rejected(store: Corral, fields: dict[str, object]) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         propose(store, **fields)
 
 

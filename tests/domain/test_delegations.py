@@ -11,7 +11,7 @@ from corral.kernel.clock import DAY, HOUR, YEAR, ManualClock
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
 from tests.support.grouped_cases import each_case
 from tests.support.run_factories import add_run
-from tests.support.store import refuses, unchanged, walk
+from tests.support.store import raises_without_change, unchanged, walk
 from tests.support.task_factories import board, project_with
 
 
@@ -47,14 +47,14 @@ def test_delegation_and_result_are_sent_as_letters(store: Corral, team: str) -> 
 def test_only_the_recipient_sends_a_result(store: Corral, team: str) -> None:
     delegation = store.delegations.delegate("ada", "find the leak")
     for verb in ("finish", "fail"):
-        with refuses(store, Refused) as caught:
+        with raises_without_change(store, Refused) as caught:
             getattr(store.delegations, verb)(delegation.id, "x", agent="ben")
         assert "ada" in str(caught.value)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.delegations.finish(delegation.id, "", agent="ada")
     failed = store.delegations.fail(delegation.id, "no leak", agent="ada")
     assert list_bodies(store, "user:tester")[0]["reason"] == "no leak"
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.delegations.cancel(failed.id)
 
 
@@ -67,10 +67,10 @@ def test_invalid_delegations_are_rejected(store: Corral, team: str) -> None:
         ({"to": "ada", "text": "x", "deadline_at": store.now() + 2 * YEAR}, Invalid),
         ({"to": "ada", "text": "x", "parent": "dlg_zz"}, NotFound),
     ):
-        with refuses(store, error):
+        with raises_without_change(store, error):
             store.delegations.delegate(**arguments)
     store.agents.retire("ada")
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.delegations.delegate("ada", "x")
 
 
@@ -89,7 +89,7 @@ def test_cancel_notifies_a_recipient_that_has_read_it(store: Corral, team: str) 
     assert list_bodies(store, "agent:ada") == [
         {"kind": "delegation_ended", "delegation": delegation.id, "state": "cancelled"}
     ]
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.delegations.finish(delegation.id, "late", agent="ada")
 
 
@@ -102,12 +102,12 @@ def test_cancel_cancels_the_parts(store: Corral, team: str) -> None:
     assert [delegation.id for delegation in store.delegations.list(parent=parent.id).items] == [
         child.id
     ]
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.delegations.cancel(child.id, agent="ben")
     cancelled = store.delegations.cancel(parent.id)
     assert [delegation.id for delegation in cancelled] == [parent.id, child.id, grandchild.id]
     assert store.delegations.list().items == []
-    with refuses(store, Conflict):
+    with raises_without_change(store, Conflict):
         store.delegations.delegate("ada", "more", parent=parent.id)
 
 
@@ -125,7 +125,7 @@ def test_deadline_survives_restart_and_expires_the_delegation(
         assert [delegation.state for delegation in store.delegations.expire_due()] == ["expired"]
         assert store.delegations.expire_due() == []
         assert [body["state"] for body in list_bodies(store, "user:tester")] == ["expired"]
-        with refuses(store, IllegalMove):
+        with raises_without_change(store, IllegalMove):
             store.delegations.finish(delegation.id, "late", agent="ada")
 
 
@@ -134,7 +134,7 @@ def test_delegated_task_is_assigned_and_its_result_sent_back(store: Corral, team
     assert store.tasks.claim(team, "ben") is None
     task = store.tasks.claim(team, "ada")
     assert task is not None
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.delegations.finish(delegation.id, "done", agent="ada")
     store.tasks.submit(task, "done")
     assert store.delegations.get(delegation.id).state == "active", "the task is not accepted yet"
@@ -164,7 +164,7 @@ def test_cancelling_a_delegation_unassigns_the_task(store: Corral, team: str) ->
     assert task is not None
     store.delegations.cancel(delegation.id, reason="too slow")
     assert board(store, team)["A"] == "ready"
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.tasks.submit(task, "late")
     assert store.tasks.claim(team, "ben") is not None
 
@@ -209,7 +209,7 @@ def test_retention_keeps_tasks_and_delegations_in_use(
     pruned = {result.table: result.rows for result in store.db.prune()}
     assert (pruned["tasks"], pruned["delegations"]) == (1, 1), "A is kept, because B depends on it"
     assert board(store, team) == {"A": "skipped", "B": "ready"}
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.delegations.get(delegation.id)
 
 
@@ -234,13 +234,13 @@ def test_latest_plan_replaces_the_previous_one(store: Corral, team: str) -> None
     store.plans.set(["step"], run=run_without_agent)
     assert store.plans.get(run_without_agent).entries[0].content == "step"
     assert len(walk(store.plans.list, limit=1)) == 2
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.plans.get("ben")
 
 
 @each_case("steps", ["text", [{"status": "done"}], [1], ["x"] * 1001, [{"content": "\0"}]])
 def test_invalid_plans_are_rejected(store: Corral, team: str, steps: Any) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.plans.set(steps, agent="ada")
 
 
@@ -256,12 +256,12 @@ def test_plan_and_progress_require_an_own_existing_run(
         (run, "ben", Refused),
         (run, "unknown", NotFound),
     ):
-        with refuses(store, error):
+        with raises_without_change(store, error):
             store.plans.set(["step"], agent=agent, run=run_name)
-        with refuses(store, error):
+        with raises_without_change(store, error):
             store.progress.report("half done", agent=agent, run=run_name)
     other_project = store.projects.register(tmp_path.parent).id
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         store.plans.set(["step"], agent="ada", run=run, project_id=other_project)
     assert team in str(caught.value)
     plan = store.plans.set(["step"], run="build")
@@ -290,7 +290,7 @@ def test_latest_progress_is_kept_for_each_agent_and_task(store: Corral, team: st
     }
     assert len(walk(store.progress.list)) == 3
     for percent_value in (-1, 101, 1.5):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.progress.report("x", agent="ada", percent=percent_value)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.progress.report("x", agent="ada", task="unknown")

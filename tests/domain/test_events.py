@@ -11,7 +11,7 @@ from corral.domain.mail import ops as mail
 from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import Invalid, NotFound
 from tests.support.grouped_cases import each_case
-from tests.support.store import refuses, rows, unchanged
+from tests.support.store import raises_without_change, rows, unchanged
 from tests.support.threads import SECONDS
 
 
@@ -120,17 +120,17 @@ def test_newest_events_are_listed_oldest_first(store: Corral) -> None:
 
 
 def test_subject_and_project_cannot_be_combined(store: Corral) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.events.after(subject="a", project="b")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.events.newest(subject="a", project="b")
 
 
 @each_case("limit", [0, -1, 1_001])
 def test_limit_out_of_range_is_rejected(store: Corral, limit: int) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.events.after(limit=limit)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.events.newest(limit=limit)
 
 
@@ -159,16 +159,16 @@ def test_limit_out_of_range_is_rejected(store: Corral, limit: int) -> None:
     ids=ascii,
 )
 def test_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.events.after(cursor)
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"], ids=ascii)
 def test_invalid_subject_or_project_is_rejected(store: Corral, text: str) -> None:
     for call in (store.events.after, store.events.newest):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             call(subject=text)
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             call(project=text)
 
 
@@ -237,7 +237,7 @@ def test_follow_without_a_cursor_starts_now(store: Corral) -> None:
 
 
 def test_follow_rejects_a_bad_cursor(store: Corral) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         list(store.events.follow("invalid", timeout_ms=10))
 
 

@@ -9,7 +9,7 @@ from corral.domain.groups import posts
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Ambiguous, Conflict, Invalid, NotFound, Refused
 from tests.support.grouped_cases import each_case
-from tests.support.store import record, refuses, rows, walk
+from tests.support.store import list_events, raises_without_change, rows, walk
 
 ANN = "user:ann"
 
@@ -80,7 +80,7 @@ def test_read_cursor_never_moves_back_or_past_the_end(store: Corral) -> None:
     store.groups.post("build", "y", author=ANN)
     assert store.groups.mark("build", 1, member=ANN).read_number == 2
     for number in (3, -1):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.groups.mark("build", number, member=ANN)
 
 
@@ -88,7 +88,7 @@ def test_only_members_post_read_and_react(store: Corral) -> None:
     create_agents(store, "eve")
     store.groups.create("build", by=ANN)
     store.groups.post("build", "x", author=ANN)
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         store.groups.post("build", "y", author="agent:eve")
     assert "Join it first" in caught.value.message
     for operation in (
@@ -96,7 +96,7 @@ def test_only_members_post_read_and_react(store: Corral) -> None:
         lambda: store.groups.mark("build", 1, member="agent:eve"),
         lambda: store.groups.react("build", 1, "👍", member="agent:eve"),
     ):
-        with refuses(store, Refused):
+        with raises_without_change(store, Refused):
             operation()
 
 
@@ -143,7 +143,7 @@ def test_leaving_closes_unread_letters(store: Corral) -> None:
     store.groups.leave("build", member="agent:ada")
     store.groups.post("build", "y", author=ANN)
     assert list_waiting_numbers(store, "agent:ada") == []
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.groups.leave("build", member="agent:ada")
 
 
@@ -155,9 +155,9 @@ def test_direct_message_is_a_post_in_a_group_of_two(store: Corral) -> None:
     assert receive_texts(store, "agent:ada") == ["hello"]
     assert receive_texts(store, ANN) == ["hi"]
     for operation in (store.groups.join, store.groups.leave):
-        with refuses(store, Refused):
+        with raises_without_change(store, Refused):
             operation(request.group_id, member=ANN)
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.groups.send(ANN, "to myself", author=ANN)
 
 
@@ -184,7 +184,7 @@ def test_reaction_is_counted_once_and_can_be_removed(store: Corral) -> None:
     store.groups.react("build", 1, "👍", member=ANN, remove=True)
     (updated,) = store.groups.read("build").items
     assert updated.reactions == {"👍": ["agent:ada"]}
-    assert record(store, post.id).count("post.react") == 2
+    assert list_events(store, post.id).count("post.react") == 2
 
 
 def test_number_of_different_reactions_is_limited(
@@ -196,7 +196,7 @@ def test_number_of_different_reactions_is_limited(
     store.groups.post("build", "x", author=ANN)
     for emoji in ("👍", "👎"):
         store.groups.react("build", 1, emoji, member=ANN)
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.groups.react("build", 1, "🎉", member=ANN)
     assert len(store.groups.react("build", 1, "👍", member="agent:ada").reactions["👍"]) == 2
 
@@ -205,7 +205,7 @@ def test_number_of_different_reactions_is_limited(
 def test_invalid_reactions_are_rejected(store: Corral, emoji: str) -> None:
     store.groups.create("build", by=ANN)
     store.groups.post("build", "x", author=ANN)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.groups.react("build", 1, emoji, member=ANN)
 
 
@@ -229,7 +229,7 @@ def test_archived_group_is_readable_and_frees_its_name(store: Corral) -> None:
         lambda: store.groups.join(archived.id, member=ANN),
         lambda: store.groups.react(archived.id, 1, "+1", member=ANN),
     ):
-        with refuses(store, Refused):
+        with raises_without_change(store, Refused):
             operation()
     assert [group.id for group in store.groups.list().items] == [replacement.id]
     assert [group.id for group in walk(store.groups.list, all=True)] == [
@@ -245,10 +245,10 @@ def test_group_name_is_unique_within_a_project(store: Corral, tmp_path: Path) ->
     first_project, second_project = (store.projects.register(folder).id for folder in folders)
     first_group = store.groups.create("build", project=first_project, by=ANN)
     second_group = store.groups.create("build", project=second_project, by=ANN)
-    with refuses(store, Conflict):
+    with raises_without_change(store, Conflict):
         store.groups.create("build", project=first_project, by=ANN)
     assert store.groups.get("build", project=second_project) == second_group
-    with refuses(store, Ambiguous) as caught:
+    with raises_without_change(store, Ambiguous) as caught:
         store.groups.get("build")
     assert first_group.id in caught.value.message
     store.projects.delete(first_project)
@@ -271,34 +271,34 @@ def test_group_name_is_unique_within_a_project(store: Corral, tmp_path: Path) ->
     ],
 )
 def test_invalid_groups_are_rejected(store: Corral, name: str, members: list[str]) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.groups.create(name, members=members, by=ANN)
 
 
 def test_unknown_agent_cannot_be_a_member(store: Corral) -> None:
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.groups.create("build", members=["agent:unknown"], by=ANN)
     create_agents(store, "ada")
     store.agents.retire("ada")
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.groups.create("build", members=["agent:ada"], by=ANN)
 
 
 def test_invalid_posts_are_rejected(store: Corral) -> None:
     store.groups.create("build", by=ANN)
     for text in ("", "a\0b", "x" * 100_000):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.groups.post("build", text, author=ANN)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.groups.post("build", "x", author=ANN, reply_to=1)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.groups.post("unknown", "x", author=ANN)
 
 
 def test_number_of_members_is_limited(store: Corral) -> None:
     store.settings.set("groups.max_members", 2)
     store.groups.create("build", members=["user:ben"], by=ANN)
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.groups.join("build", member="user:cleo")
 
 

@@ -12,7 +12,7 @@ from corral.kernel.clock import DAY, MINUTE, ManualClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from tests.support.fake_channels import Chat, Runner
 from tests.support.grouped_cases import each_case
-from tests.support.store import contents, refuses
+from tests.support.store import contents, raises_without_change
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -84,7 +84,7 @@ def test_grant_allows_action_and_denial_forbids_it(store: Corral, ada: str) -> N
     assert store.agents.get("help-mail").state == "active"
     assert store.host_requests.ask(ada, "create_agent", {**HELPER, "name": "x"}).state == "waiting"
     store.agents.grant(ada, "host:*", allow=False)
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         store.host_requests.ask(ada, "create_agent", {**HELPER, "name": "help-2"})
     assert "A denied tool forbids ada to create the agent help-2." in str(caught.value)
 
@@ -127,9 +127,9 @@ def test_two_approvals_are_required_if_configured(store: Corral, ada: str) -> No
         store.people.set(name, role="owner")
     request = store.host_requests.ask(ada, "create_agent", HELPER)
     assert answer_request(store, request, "yes").state == "waiting"
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.questions.answer(str(request.question_id), "yes", by="user:mallory")
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.questions.answer(str(request.question_id), "yes", by="agent:ada")
     approved = answer_request(store, request, "yes", by="user:cleo")
     assert (approved.state, approved.decided_by) == ("done", "user:ann, user:cleo")
@@ -152,7 +152,7 @@ def test_ask_is_idempotent_by_key_and_limited_per_agent(store: Corral, ada: str)
     assert store.host_requests.ask(ada, "create_agent", HELPER, key="k") == request
     for n in range(19):
         store.host_requests.ask(ada, "create_agent", {**HELPER, "name": f"h{n}"})
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.host_requests.ask(ada, "create_agent", {**HELPER, "name": "one-more"})
     assert len(store.host_requests.list(agent=ada, limit=100).items) == 20
     store.agents.create("ben")
@@ -182,7 +182,7 @@ def test_ask_is_idempotent_by_key_and_limited_per_agent(store: Corral, ada: str)
 def test_invalid_requests_are_rejected(
     store: Corral, ada: str, action: str, arguments: dict[str, Any]
 ) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.host_requests.ask(ada, action, arguments)
 
 
@@ -235,7 +235,7 @@ def test_agent_changes_only_its_own_tasks_without_approval(store: Corral, ada: s
         request = store.host_requests.ask(ada, "change_task", {"task": own_task.id, "verb": verb})
         assert (request.state, (request.result or {})["state"]) == ("done", state)
     for schedule in (foreign_task, plain_schedule):
-        with refuses(store, Refused):
+        with raises_without_change(store, Refused):
             store.host_requests.ask(ada, "change_task", {"task": schedule.id, "verb": "cancel"})
 
 
@@ -260,7 +260,7 @@ def test_agent_is_notified_of_a_secret_but_never_gets_its_value(store: Corral, a
     question = store.questions.get(str(request.question_id))
     assert "to read the mails" in question.text
     assert "corral secret set mail-token --keep file" in str(question.effect)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.questions.answer(question.id, SECRET, by="user:ann")
     store.internal.chat.run_upkeep()
     assert list_notices(store) == []

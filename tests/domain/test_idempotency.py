@@ -9,7 +9,7 @@ from corral.api import Corral
 from corral.api.idempotency import IdempotencyKey, call_with_key
 from corral.errors import Conflict, Invalid
 from corral.kernel.clock import DAY, ManualClock
-from tests.support.store import refuses, rows, unchanged
+from tests.support.store import raises_without_change, rows, unchanged
 
 ARGUMENTS = {"mailbox": "queue:q", "body": 1}
 
@@ -31,7 +31,7 @@ def test_operation_and_response_are_one_transaction(store: Corral) -> None:
 
 def test_key_reused_for_another_call_conflicts(store: Corral) -> None:
     call_mail(store)
-    with refuses(store, Conflict):
+    with raises_without_change(store, Conflict):
         call_mail(store, fingerprint="g")
 
 
@@ -58,7 +58,7 @@ def test_interrupted_composed_call_is_not_repeated(store: Corral) -> None:
         call_with_key(
             store.mail, "claim", arguments, key=IdempotencyKey("tok_1", "k", "f"), encode=interrupt
         )
-    with refuses(store, Conflict) as caught:
+    with raises_without_change(store, Conflict) as caught:
         call_mail(store, "claim", arguments)
     assert caught.value.message == (
         "The call 'k' was begun and has no response yet. Retry in a moment; if that does not help, "
@@ -76,5 +76,5 @@ def test_retention_deletes_old_responses(store: Corral, clock: ManualClock) -> N
 
 def test_key_length_is_limited(store: Corral) -> None:
     for key in ("", "x" * 201, "a\0b"):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             call_mail(store, key=key)

@@ -12,7 +12,7 @@ from corral.kernel.errors import Refused
 from tests.support import source_databases
 from tests.support.invariants import check_store
 from tests.support.run_factories import add_run
-from tests.support.store import contents, refuses, rows
+from tests.support.store import contents, raises_without_change, rows
 
 EACH_TOOL = pytest.mark.parametrize("tool", TOOL_NAMES)
 
@@ -319,7 +319,7 @@ def test_large_import_is_refused_while_runs_are_active(
     path = source_databases.make_agent_yes(tmp_path)
     run = add_run(store, "running")
     if engine == "sqlite":
-        with refuses(store, Refused) as caught:
+        with raises_without_change(store, Refused) as caught:
             store.imports.import_database("agent-yes", path)
         assert run in caught.value.message
     else:

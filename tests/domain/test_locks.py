@@ -12,7 +12,7 @@ from corral.kernel.errors import Held, Invalid, NotFound, Refused
 from corral.kernel.exit_status import ExitStatus
 from tests.support.grouped_cases import each_case
 from tests.support.run_factories import running, without_supervisors
-from tests.support.store import record, refuses, rows, unchanged, walk
+from tests.support.store import list_events, raises_without_change, rows, unchanged, walk
 
 
 @pytest.fixture
@@ -32,14 +32,14 @@ def test_lock_is_held_until_its_lease_expires(
     assert store.locks.holders(project.id, "src/a.py") == [lock]
     clock.advance(5 * MINUTE)
     assert store.locks.holders(project.id, "src/a.py") == []
-    assert record(store, lock.id) == ["lock.acquire"]
+    assert list_events(store, lock.id) == ["lock.acquire"]
 
 
 def test_conflict_error_names_owner_and_end_of_lease(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     lock = store.locks.acquire(project.id, "src/*", "x", reason="a new parser")
-    with refuses(store, Held) as caught:
+    with raises_without_change(store, Held) as caught:
         store.locks.acquire(project.id, "./src/a.py", "y")
     assert caught.value.details == {
         "path": "src/a.py",
@@ -58,7 +58,7 @@ def test_conflict_error_names_owner_and_end_of_lease(
 def test_path_outside_the_project_or_invalid_path_is_rejected(
     store: Corral, project: Project, path: str
 ) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.locks.acquire(project.id, path, "ada")
 
 
@@ -69,14 +69,14 @@ def test_invalid_arguments_are_rejected_before_any_write(store: Corral, project:
         {"ttl_ms": 2 * DAY},
         {"reason": "x" * 2_000},
     ):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.locks.acquire(project.id, "a", "ada", **options)
     for owner in ("", "a b", "place:x", "agent:", "x:y"):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.locks.acquire(project.id, "a", owner)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.locks.acquire(project.id, "a", "agt_0")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.locks.acquire("prj_zzz", "a", "ada")
 
 
@@ -96,7 +96,7 @@ def test_glob_with_a_hundred_stars_is_matched_quickly(store: Corral, project: Pr
     assert store.locks.acquire(project.id, "b.py", "y").state == "held"
     with pytest.raises(Held):
         store.locks.acquire(project.id, "b/" + "*x" * 100, "y")
-    with refuses(store, Invalid):  # matching long globs would make every release slow
+    with raises_without_change(store, Invalid):  # matching long globs would make every release slow
         store.locks.acquire(project.id, "*x" * 200, "y")
 
 
@@ -106,9 +106,9 @@ def test_shared_locks_coexist_and_exclude_an_exclusive_lock(
     store.locks.acquire(project.id, "docs/", "x", mode="shared")
     store.locks.acquire(project.id, "docs/a.md", "y", mode="shared")
     assert len(store.locks.holders(project.id, "docs/a.md")) == 2
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.locks.acquire(project.id, "docs/a.md", "z")
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.locks.acquire(project.id, "docs/a.md", "y")  # x still has a shared lock
     assert store.locks.acquire(project.id, "docs/b.md", "x").mode == "exclusive"
 
@@ -128,7 +128,7 @@ def test_acquiring_again_renews_and_own_locks_never_conflict(
 
 def test_two_runs_of_one_agent_are_separate_owners(store: Corral, project: Project) -> None:
     store.locks.acquire(project.id, "a", "ada", run="run_1")
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.locks.acquire(project.id, "a", "ada", run="run_2")
     (conflict,) = store.guard.check(project.id, ["a"], "ada", run="run_2")
     assert conflict.lock.run_id == "run_1"
@@ -143,7 +143,7 @@ def test_released_path_is_free_and_release_is_idempotent(store: Corral, project:
     with unchanged(store):
         assert store.locks.release(lock) == released
     assert store.locks.acquire(project.id, "a", "y").fence == 2
-    assert record(store, "lck_1") == ["lock.acquire", "lock.release"]
+    assert list_events(store, "lck_1") == ["lock.acquire", "lock.release"]
 
 
 def test_lock_of_another_owner_cannot_be_released_or_renewed(
@@ -151,11 +151,11 @@ def test_lock_of_another_owner_cannot_be_released_or_renewed(
 ) -> None:
     lock = store.locks.acquire(project.id, "a", "x")
     for verb in (store.locks.release, store.locks.renew):
-        with refuses(store, Held):
+        with raises_without_change(store, Held):
             verb(lock.id, agent="y")
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             verb(lock.id)
-        with refuses(store, NotFound):
+        with raises_without_change(store, NotFound):
             verb("lck_99", agent="x")
     assert store.locks.release(lock.id, agent="x").state == "released"
 
@@ -166,13 +166,13 @@ def test_expired_owner_is_rejected_with_the_new_owner(
     expired = store.locks.acquire(project.id, "src/", "x")
     clock.advance(5 * MINUTE)
     for verb in (store.locks.renew, store.locks.release):
-        with refuses(store, Held):
+        with raises_without_change(store, Held):
             verb(expired)
     new_lock = store.locks.acquire(project.id, "src/a.py", "y")
     assert new_lock.fence > expired.fence
     assert store.locks.get(expired.id).state == "expired"
     for verb in (store.locks.renew, store.locks.release):
-        with refuses(store, Held) as caught:
+        with raises_without_change(store, Held) as caught:
             verb(expired)
         assert "agent:y" in caught.value.message
         assert "expired" in caught.value.message
@@ -189,7 +189,7 @@ def test_renewed_lock_outlives_its_first_lease(
         lock = store.locks.renew(lock)
     assert lock.lease_until == clock.now() + MINUTE
     assert store.locks.renew(lock, ttl_ms=DAY).lease_until == clock.now() + DAY
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.locks.acquire(project.id, "a", "y")
 
 
@@ -205,7 +205,7 @@ def test_person_can_revoke_a_lock_with_notification_and_agent_cannot(
     assert (revoked.state, revoked.ended_by) == ("revoked", "user:tester")
     (letter,) = store.mail.list(mailbox="agent:x").items
     assert "x crashed" in letter.body["text"]
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.locks.release(lock)
     assert store.locks.acquire(project.id, "a", "y").state == "held"
 
@@ -248,7 +248,7 @@ def test_locks_of_different_projects_do_not_conflict(
     other_project = store.projects.register(tmp_path / "other")
     store.locks.acquire(project.id, ".", "x")
     assert store.locks.acquire(other_project.id, ".", "y").state == "held"
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.locks.acquire(project.id, "anything", "y")
 
 
@@ -270,7 +270,7 @@ def test_number_of_locks_per_owner_is_limited(
     monkeypatch.setattr(ops, "MAX_LOCKS", 3)
     for name in "abc":
         store.locks.acquire(project.id, name, "x")
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.locks.acquire(project.id, "d", "x")
     assert store.locks.acquire(project.id, "d", "y").state == "held"
 
@@ -292,7 +292,7 @@ def test_lists_are_paginated_by_path_owner_and_age(
     assert store.locks.list().items == []
     states = {lock.state for lock in store.locks.list(all=True).items}
     assert states == {"released", "expired"}
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.locks.list(agent="x", project=project.id)
 
 

@@ -9,7 +9,7 @@ from corral.domain.locks.model import Lock
 from corral.domain.projects.model import Project
 from corral.kernel.clock import HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Conflict, Held
-from tests.support.store import record, refuses, unchanged
+from tests.support.store import list_events, raises_without_change, unchanged
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_requests_are_granted_in_order_with_one_notification(
     assert (list_notices(store, "y"), list_notices(store, "z")) == (["held"], [])
     store.locks.release(granted)
     assert list_states(store, z) == ["held"]
-    assert record(store, z.id) == ["lock.request", "lock.grant"]
+    assert list_events(store, z.id) == ["lock.request", "lock.grant"]
 
 
 def test_later_request_waits_behind_conflicts_only(store: Corral, project: Project) -> None:
@@ -48,7 +48,7 @@ def test_later_request_waits_behind_conflicts_only(store: Corral, project: Proje
     writer = store.locks.request(project.id, "a", "y")
     reader = store.locks.request(project.id, "a", "z", mode="shared")
     assert list_states(store, writer, reader) == ["waiting", "waiting"]
-    with refuses(store, Held) as caught:
+    with raises_without_change(store, Held) as caught:
         store.locks.acquire(project.id, "a", "z2", mode="shared")
     assert "queued before you" in caught.value.message
     assert store.locks.request(project.id, "b", "z").state == "held"
@@ -74,7 +74,7 @@ def test_repeated_request_keeps_its_queue_position(
     clock.advance(30 * SECOND)
     repeated = store.locks.request(project.id, "a", "y", wait_ms=MINUTE)
     assert (repeated.id, repeated.lease_until) == (request.id, clock.now() + MINUTE)
-    with refuses(store, Held) as caught:
+    with raises_without_change(store, Held) as caught:
         store.locks.acquire(project.id, "a", "y")
     assert caught.value.details["owner"] == "agent:x"
 
@@ -126,7 +126,7 @@ def test_expiry_sweep_grants_the_next_request_and_notifies_both(
     assert (list_notices(store, "x"), list_notices(store, "y")) == (["expired"], ["held"])
     with unchanged(store):
         assert store.internal.locks.expire_due() == []
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.locks.release(expiring)
 
 
@@ -148,7 +148,7 @@ def test_deadlock_is_detected_and_rejected(store: Corral, project: Project) -> N
         store.locks.acquire(project.id, name, f"holds-{name}")
     store.locks.request(project.id, "b", "holds-a")
     store.locks.request(project.id, "c", "holds-b")
-    with refuses(store, Conflict) as caught:
+    with raises_without_change(store, Conflict) as caught:
         store.locks.request(project.id, "a", "holds-c")
     assert "Deadlock" in caught.value.message
     assert store.locks.request(project.id, "a", "waiter").state == "waiting"

@@ -7,7 +7,7 @@ from corral.domain.mail.model import Letter, LetterState
 from corral.kernel.clock import DAY, HOUR, SECOND, ManualClock
 from corral.kernel.errors import Invalid
 from tests.support.grouped_cases import each_case
-from tests.support.store import record, refuses, unchanged
+from tests.support.store import list_events, raises_without_change, unchanged
 
 EACH_MAILBOX_KIND = pytest.mark.parametrize("mailbox", ["agent:ada", "queue:builds"])
 
@@ -108,7 +108,7 @@ def test_claim_increments_fence_and_attempts_and_sets_lease_end(
 def test_claim_writes_no_event(store: Corral, mailbox: str) -> None:
     store.mail.put(mailbox, "hello")
     store.mail.claim(mailbox, owner="o")
-    assert record(store) == ["letter.put"]
+    assert list_events(store) == ["letter.put"]
 
 
 @EACH_MAILBOX_KIND
@@ -167,7 +167,7 @@ def test_invalid_claim_claims_nothing(
     store: Corral, mailbox: str, arguments: dict[str, object]
 ) -> None:
     store.mail.put(mailbox, "hello")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.claim(mailbox, **{"owner": "o", **arguments})
 
 

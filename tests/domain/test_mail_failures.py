@@ -7,7 +7,7 @@ from corral.domain.mail.model import Letter, LetterState
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
 from tests.support.grouped_cases import each_case
-from tests.support.store import record, refuses, unchanged
+from tests.support.store import list_events, raises_without_change, unchanged
 
 EACH_MAILBOX_KIND = pytest.mark.parametrize("mailbox", ["agent:ada", "queue:builds"])
 DELAYS = [5, 10, 20, 40, 80, 80]  # seconds: the default setting; the last delay repeats
@@ -46,7 +46,7 @@ def test_failed_letter_is_due_after_back_off_with_its_error(
         "no route",
     )
     assert 5 * SECOND <= failed.due_at - clock.now() <= 5.5 * SECOND
-    assert record(store) == ["letter.put", "letter.fail"]
+    assert list_events(store) == ["letter.put", "letter.fail"]
     clock.at = failed.due_at - 1
     assert store.mail.claim(mailbox, owner="o") == []
     clock.advance(1)
@@ -69,7 +69,7 @@ def test_back_off_grows_and_the_sixth_failure_is_final(
     dead = store.mail.fail(claim_one(store, mailbox), "final error")
     assert (dead.state, dead.attempts) == (LetterState.DEAD, 6)
     assert (dead.last_error, dead.ended_at) == ("final error", clock.now())
-    assert record(store) == ["letter.put", *["letter.fail"] * 5, "letter.dead_letter"]
+    assert list_events(store) == ["letter.put", *["letter.fail"] * 5, "letter.dead_letter"]
 
 
 def test_back_off_and_max_attempts_are_project_settings(store: Corral, clock: ManualClock) -> None:
@@ -116,14 +116,14 @@ def test_long_error_is_truncated_and_empty_error_gets_a_text(
 def test_fail_rejects_an_invalid_error_text(store: Corral, error: str) -> None:
     store.mail.put("agent:ada", 1)
     letter = claim_one(store)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.fail(letter, error)
 
 
 def test_fail_accepts_an_id_with_a_fence(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     letter = claim_one(store)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.fail(letter.id, "no")
     assert store.mail.fail(letter.id, "no", fence=letter.fence).last_error == "no"
 
@@ -152,7 +152,7 @@ def test_sender_of_a_dead_letter_is_notified_once(store: Corral, clock: ManualCl
             "key": "k",
         }
     ]
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.mail.fail(dead, "again")
     assert len(list_notices(store)) == 1
 
@@ -239,7 +239,7 @@ def test_refused_letter_ends_and_notifies_its_sender(store: Corral, clock: Manua
 def test_refuse_requires_a_valid_reason(store: Corral, reason: str) -> None:
     store.mail.put("agent:ada", 1)
     letter = claim_one(store)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.refuse(letter, reason)
 
 
@@ -289,7 +289,7 @@ def test_expire_due_ends_at_most_limit_letters(store: Corral, clock: ManualClock
     clock.advance(10)
     assert [letter.body for letter in store.internal.mail.expire_due(limit=2)] == [2, 1]
     assert [letter.body for letter in store.internal.mail.expire_due(limit=2)] == [0]
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.internal.mail.expire_due(limit=0)
 
 
@@ -304,7 +304,7 @@ def test_resent_dead_letter_starts_over(store: Corral, clock: ManualClock) -> No
     assert (resent.state, resent.attempts, resent.last_error) == (LetterState.WAITING, 0, None)
     assert (resent.ended_at, resent.due_at, resent.owner) == (None, clock.now(), None)
     assert claim_one(store).fence > dead.fence
-    assert record(store)[-1] == "letter.resend"
+    assert list_events(store)[-1] == "letter.resend"
 
 
 def test_owner_before_a_resend_has_a_stale_fence(
@@ -314,7 +314,7 @@ def test_owner_before_a_resend_has_a_stale_fence(
     stale = claim_one(store)
     store.mail.drop(stale.id)
     store.mail.resend(stale.id)
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.mail.ack(stale)
 
 
@@ -322,9 +322,9 @@ def test_owner_that_failed_a_letter_has_a_stale_fence(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     letter = claim_one(store)
     store.mail.fail(letter, "no")
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.mail.ack(letter)
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.mail.fail(letter, "no, again")
 
 
@@ -371,7 +371,7 @@ def test_waiting_letter_can_be_dropped_with_a_reason(store: Corral) -> None:
     letter = store.mail.put("agent:ada", 1)
     assert store.mail.drop(letter.id, reason="a mistake").last_error == "a mistake"
     assert store.mail.claim("agent:ada", owner="o") == []
-    assert record(store) == ["letter.put", "letter.drop"]
+    assert list_events(store) == ["letter.put", "letter.drop"]
 
 
 def test_dropped_letter_can_be_resent(store: Corral) -> None:
@@ -383,15 +383,15 @@ def test_dropped_letter_can_be_resent(store: Corral) -> None:
 
 def test_waiting_letter_cannot_be_resent_nor_dropped_twice(store: Corral) -> None:
     letter = store.mail.put("agent:ada", 1)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.mail.resend(letter.id)
     store.mail.drop(letter.id)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.mail.drop(letter.id)
 
 
 def test_resend_and_drop_of_an_unknown_letter_raise_not_found(store: Corral) -> None:
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.mail.resend("let_7")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.mail.drop("let_7")

@@ -10,7 +10,7 @@ from corral.domain.runs.model import Run
 from corral.kernel.clock import HOUR, MINUTE, ManualClock
 from corral.kernel.errors import Refused
 from tests.support.fake_channels import Runner
-from tests.support.store import record
+from tests.support.store import list_events
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -122,7 +122,7 @@ def test_alert_about_a_run_continues_its_chain(
             run_store.alerts.add(["finished"], target_kind="mailbox", target=mailbox)
 
     assert count_turns_until_idle(store, runner, clock, act) == LIMIT
-    assert "agent.hop_limit" in record(store)
+    assert "agent.hop_limit" in list_events(store)
 
 
 @pytest.mark.parametrize("by", ["fallback", "agent"])

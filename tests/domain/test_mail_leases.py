@@ -9,7 +9,7 @@ from corral.domain.mail.model import Letter, LetterState
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
 from tests.support.grouped_cases import each_case
-from tests.support.store import record, refuses, unchanged
+from tests.support.store import list_events, raises_without_change, unchanged
 
 EACH_MAILBOX_KIND = pytest.mark.parametrize("mailbox", ["agent:ada", "queue:builds"])
 
@@ -44,7 +44,7 @@ def test_ack_ends_the_letter_and_writes_one_event(
     done = store.mail.ack(letter)
     assert (done.state, done.ended_at, done.fence) == (LetterState.DONE, clock.now(), letter.fence)
     assert store.mail.get(letter.id) == done
-    assert record(store) == ["letter.put", "letter.ack"]
+    assert list_events(store) == ["letter.put", "letter.ack"]
 
 
 @EACH_MAILBOX_KIND
@@ -75,7 +75,7 @@ def test_ack_after_lease_expiry_succeeds_if_not_reclaimed(
 
 def test_ack_by_id_requires_the_fence(store: Corral) -> None:
     letter = put_and_claim(store)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.ack(letter.id)
     assert store.mail.ack(letter.id, fence=letter.fence).state is LetterState.DONE
 
@@ -91,7 +91,7 @@ def test_stale_fence_is_rejected_after_a_new_claim(
     stale = put_and_claim(store, mailbox, owner="a")
     clock.advance(MINUTE)
     (current,) = store.mail.claim(mailbox, owner="b")
-    with refuses(store, Held) as caught:
+    with raises_without_change(store, Held) as caught:
         verb(store, stale)
     assert caught.value.details == {
         "fence": current.fence,
@@ -109,7 +109,7 @@ def test_stale_fence_is_rejected_after_the_new_owner_acked(
     stale = put_and_claim(store, owner="a")
     clock.advance(MINUTE)
     store.mail.ack(store.mail.claim("agent:ada", owner="b")[0])
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         verb(store, stale)
 
 
@@ -124,47 +124,47 @@ def test_second_claim_by_the_same_owner_has_a_new_fence(store: Corral, clock: Ma
     stale = put_and_claim(store, owner="a")
     clock.advance(MINUTE)
     store.mail.claim("agent:ada", owner="a")
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.mail.ack(stale)
 
 
 def test_future_fence_is_rejected(store: Corral) -> None:
     letter = put_and_claim(store)
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.mail.ack(letter.id, fence=letter.fence + 1)
 
 
 @pytest.mark.parametrize("fence", [0, -1])
 def test_invalid_fence_is_rejected(store: Corral, fence: int) -> None:
     letter = put_and_claim(store)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.ack(letter.id, fence=fence)
 
 
 @EACH_VERB
 def test_unclaimed_letter_accepts_no_owner_operation(store: Corral, verb: Verb) -> None:
     letter = store.mail.put("agent:ada", 1)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         verb(store, letter)
 
 
 @pytest.mark.parametrize("id", ["let_99", "99"])
 def test_unknown_letter_raises_not_found(store: Corral, id: str) -> None:
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.mail.ack(id, fence=1)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.mail.renew(id, fence=1)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.mail.fail(id, "no", fence=1)
 
 
 @each_case("id", ["", "let_", "let_x", "prj_1", "let_1x", "-1", "let_" + "9" * 19])
 def test_invalid_letter_id_is_rejected(store: Corral, id: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.get(id)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.ack(id, fence=1)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.resend(id)
 
 
@@ -186,7 +186,7 @@ def test_renew_extends_the_lease(store: Corral, clock: ManualClock, mailbox: str
 
 def test_renew_writes_no_event(store: Corral) -> None:
     store.mail.renew(put_and_claim(store))
-    assert record(store) == ["letter.put"]
+    assert list_events(store) == ["letter.put"]
 
 
 def test_renew_keeps_the_queue_position(store: Corral, clock: ManualClock) -> None:
@@ -216,7 +216,7 @@ def test_expired_lease_in_an_ordered_mailbox_cannot_be_renewed(
     clock.advance(MINUTE)
     store.mail.put("agent:ada", "urgent", priority=5)
     (urgent,) = store.mail.claim("agent:ada", owner="b")
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.mail.renew(letter)
     assert store.mail.ack(urgent).state == "done"
 
@@ -224,7 +224,7 @@ def test_expired_lease_in_an_ordered_mailbox_cannot_be_renewed(
 def test_ended_letter_cannot_be_renewed(store: Corral) -> None:
     letter = put_and_claim(store)
     store.mail.ack(letter)
-    with refuses(store, Held) as caught:
+    with raises_without_change(store, Held) as caught:
         store.mail.renew(letter)
     assert caught.value.details["state"] == "done"
 
@@ -232,7 +232,7 @@ def test_ended_letter_cannot_be_renewed(store: Corral) -> None:
 def test_failed_letter_cannot_be_renewed(store: Corral) -> None:
     letter = put_and_claim(store)
     store.mail.fail(letter, "no")
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.mail.renew(letter)
 
 
@@ -244,7 +244,7 @@ def test_unconfirmed_letter_can_be_renewed(store: Corral, clock: ManualClock) ->
 @each_case("lease_ms", [0, 999, DAY + 1, -1])
 def test_lease_out_of_bounds_is_rejected(store: Corral, lease_ms: int) -> None:
     letter = put_and_claim(store)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.renew(letter, lease_ms=lease_ms)
 
 
@@ -258,7 +258,7 @@ def test_ack_and_claim_ends_one_letter_and_claims_the_next(store: Corral, mailbo
     (next_letter,) = store.mail.ack_and_claim(letter, owner="a", lease_ms=MINUTE)
     assert (next_letter.body, next_letter.owner, next_letter.fence) == ("second", "a", 1)
     assert store.mail.get(letter.id).state is LetterState.DONE
-    assert record(store) == ["letter.put", "letter.put", "letter.ack"]
+    assert list_events(store) == ["letter.put", "letter.put", "letter.ack"]
 
 
 @EACH_MAILBOX_KIND
@@ -282,7 +282,7 @@ def test_ack_is_rolled_back_when_the_claim_is_invalid(
     store: Corral, mailbox: str, arguments: dict[str, object]
 ) -> None:
     letter = put_and_claim(store, mailbox)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.ack_and_claim(letter, **{"owner": "a", **arguments})
     assert store.mail.get(letter.id).state is LetterState.WAITING
 
@@ -290,7 +290,7 @@ def test_ack_is_rolled_back_when_the_claim_is_invalid(
 def test_refused_letter_cannot_be_acknowledged(store: Corral) -> None:
     letter = put_and_claim(store)
     store.mail.drop(letter.id)
-    with refuses(store, IllegalMove) as caught:
+    with raises_without_change(store, IllegalMove) as caught:
         store.mail.ack(letter)
     assert caught.value.details["state"] == "refused"
     assert caught.value.details["allowed"] == ["resend"]

@@ -10,7 +10,7 @@ from corral.kernel.clock import DAY, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.pagination import encode_cursor
 from tests.support.grouped_cases import each_case
-from tests.support.store import refuses, unchanged, walk
+from tests.support.store import raises_without_change, unchanged, walk
 
 # The arguments of each list of letters.
 LIST_ARGUMENTS: list[dict[str, Any]] = [
@@ -165,7 +165,7 @@ def test_empty_list_is_one_empty_page(store: Corral) -> None:
 @each_case("limit", [0, -1, 1_001])
 def test_limit_out_of_bounds_is_rejected(store: Corral, limit: int) -> None:
     for arguments in LIST_ARGUMENTS:
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.mail.list(limit=limit, **arguments)
 
 
@@ -189,38 +189,40 @@ def test_limit_out_of_bounds_is_rejected(store: Corral, limit: int) -> None:
 )
 def test_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
     for arguments in LIST_ARGUMENTS:
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.mail.list(after=cursor, **arguments)
 
 
 def test_cursor_of_another_list_is_rejected(store: Corral, seven_letters: list[Letter]) -> None:
     by_mailbox = store.mail.list(limit=1).next
     by_number = store.mail.list(limit=1, all=True).next
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.list(all=True, after=by_mailbox)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.list(after=by_number)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.list(after=by_number, mailbox="agent:a")
 
 
 def test_cursor_of_another_mailbox_is_rejected(store: Corral, seven_letters: list[Letter]) -> None:
     cursor = store.mail.list(limit=1, mailbox="agent:a").next
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.list(after=cursor, mailbox="agent:b")
 
 
 def test_list_by_an_unlisted_state_is_rejected(store: Corral) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.list(state="waiting")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.list(state="dead", mailbox="agent:a")
+    with raises_without_change(store, Invalid):
+        store.mail.list(state="dead", all=True)
 
 
 def test_get_accepts_an_id_or_a_number(store: Corral, seven_letters: list[Letter]) -> None:
     assert store.mail.get(seven_letters[4].id) == seven_letters[4]
     assert store.mail.get(seven_letters[4].id.removeprefix("let_")) == seven_letters[4]
-    with refuses(store, NotFound) as caught:
+    with raises_without_change(store, NotFound) as caught:
         store.mail.get("let_999")
     assert caught.value.details == {"kind": "letter", "id": "let_999"}
     assert "`corral mail list`" in caught.value.message

@@ -9,7 +9,7 @@ from corral.domain.mail.model import LetterState
 from corral.kernel.clock import DAY, YEAR, ManualClock
 from corral.kernel.errors import Invalid
 from tests.support.grouped_cases import each_case
-from tests.support.store import record, refuses, rows, unchanged
+from tests.support.store import list_events, raises_without_change, rows, unchanged
 
 
 def test_put_returns_the_letter(store: Corral, clock: ManualClock) -> None:
@@ -118,7 +118,7 @@ def test_letter_due_in_the_past_has_that_queue_position(store: Corral, clock: Ma
 
 def test_due_time_is_at_most_a_year_ahead(store: Corral, clock: ManualClock) -> None:
     assert store.mail.put("agent:ada", 1, due_at=clock.now() + YEAR).due_at == clock.now() + YEAR
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.put("agent:ada", 1, due_at=clock.now() + YEAR + 1)
 
 
@@ -145,22 +145,22 @@ def test_priorities_go_from_minus_100_to_100(store: Corral, priority: int) -> No
     ids=lambda text: ascii(text)[:16],
 )
 def test_invalid_mailbox_is_rejected_everywhere(store: Corral, mailbox: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.put(mailbox, 1)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.claim(mailbox, owner="o")
     if mailbox:
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.mail.put("agent:ada", 1, sender=mailbox)
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.mail.list(mailbox=mailbox)
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.mail.list(mailbox=mailbox, all=True)
 
 
 @each_case("mailbox", ["", "ada", "robot:ada", "agent:a\0", "agent:\ud800"], ids=ascii)
 def test_next_due_rejects_an_invalid_mailbox(store: Corral, mailbox: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.next_due(mailbox)
 
 
@@ -182,7 +182,7 @@ def test_next_due_rejects_an_invalid_mailbox(store: Corral, mailbox: str) -> Non
     ids=lambda arguments: ascii(arguments)[:24],
 )
 def test_put_rejects_invalid_arguments(store: Corral, arguments: dict[str, Any]) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.put("agent:ada", "hello", **arguments)
 
 
@@ -210,7 +210,7 @@ def test_put_rejects_invalid_arguments(store: Corral, arguments: dict[str, Any])
     ],
 )
 def test_put_rejects_a_body_that_is_not_json(store: Corral, body: Any) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.put("agent:ada", body)
 
 
@@ -218,12 +218,12 @@ def test_put_rejects_a_deeply_nested_body(store: Corral) -> None:
     body: list[Any] = []
     for _ in range(100_000):
         body = [body]
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.put("agent:ada", body)
 
 
 def test_put_rejects_a_body_of_ten_megabytes(store: Corral) -> None:
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.mail.put("agent:ada", "x" * 10_000_000)
     assert "in a file" in str(caught.value)
     assert caught.value.details["limit"] == 1024 * 1024
@@ -232,12 +232,12 @@ def test_put_rejects_a_body_of_ten_megabytes(store: Corral) -> None:
 def test_put_accepts_a_body_of_the_maximum_size(store: Corral) -> None:
     body = "x" * (1024 * 1024 - 2)
     assert store.mail.get(store.mail.put("agent:ada", body).id).body == body
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.put("agent:ada", body + "x")
 
 
 def test_rejected_put_does_not_use_its_key(store: Corral) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.put("agent:ada", "\0", key="k")
     assert store.mail.put("agent:ada", "fine", key="k").body == "fine"
-    assert record(store) == ["letter.put"]
+    assert list_events(store) == ["letter.put"]

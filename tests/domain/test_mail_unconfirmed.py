@@ -6,7 +6,7 @@ from corral.api import Corral
 from corral.domain.mail.model import Letter, LetterState
 from corral.kernel.clock import DAY, MINUTE, ManualClock
 from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
-from tests.support.store import record, refuses
+from tests.support.store import list_events, raises_without_change
 
 
 def put_unconfirmed(store: Corral, mailbox: str = "place:chat") -> Letter:
@@ -19,7 +19,7 @@ def test_begin_delivery_sets_a_state_and_writes_an_event(store: Corral) -> None:
     letter = put_unconfirmed(store)
     assert letter.state is LetterState.UNCONFIRMED
     assert (letter.ended_at, letter.owner) == (None, "alert_sender")
-    assert record(store) == ["letter.put", "letter.begin_delivery"]
+    assert list_events(store) == ["letter.put", "letter.begin_delivery"]
 
 
 @pytest.mark.parametrize("mailbox", ["place:chat", "queue:sends"])
@@ -57,7 +57,7 @@ def test_resolve_as_delivered_ends_the_letter(store: Corral, clock: ManualClock)
     clock.advance(DAY)
     resolved = store.mail.resolve(letter.id, delivered=True, reason="seen in the history")
     assert (resolved.state, resolved.ended_at) == (LetterState.DONE, clock.now())
-    assert record(store) == ["letter.put", "letter.begin_delivery", "letter.confirm"]
+    assert list_events(store) == ["letter.put", "letter.begin_delivery", "letter.confirm"]
 
 
 def test_resolve_as_not_delivered_retries_the_letter(store: Corral, clock: ManualClock) -> None:
@@ -67,9 +67,9 @@ def test_resolve_as_not_delivered_retries_the_letter(store: Corral, clock: Manua
     assert (resolved.state, resolved.due_at) == (LetterState.WAITING, clock.now())
     (retried,) = store.mail.claim("place:chat", owner="other")
     assert retried.id == letter.id
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.mail.ack(letter)
-    assert record(store) == ["letter.put", "letter.begin_delivery", "letter.retry"]
+    assert list_events(store) == ["letter.put", "letter.begin_delivery", "letter.retry"]
 
 
 @pytest.mark.parametrize("mailbox", ["place:chat", "queue:sends"])
@@ -91,37 +91,37 @@ def test_undelivered_letter_keeps_its_queue_position(store: Corral, clock: Manua
 @pytest.mark.parametrize("delivered", [True, False])
 def test_only_an_unconfirmed_letter_can_be_resolved(store: Corral, delivered: bool) -> None:
     letter = store.mail.put("agent:ada", 1)
-    with refuses(store, IllegalMove) as caught:
+    with raises_without_change(store, IllegalMove) as caught:
         store.mail.resolve(letter.id, delivered=delivered)
     assert caught.value.details["required"] == ["unconfirmed"]
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.mail.resolve("let_99", delivered=delivered)
 
 
 def test_letter_is_resolved_once(store: Corral) -> None:
     letter = put_unconfirmed(store)
     store.mail.resolve(letter.id, delivered=True)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.mail.resolve(letter.id, delivered=False)
 
 
 @pytest.mark.parametrize("delivered", [True, False])
 def test_resolve_rejects_an_invalid_reason(store: Corral, delivered: bool) -> None:
     letter = put_unconfirmed(store)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.resolve(letter.id, delivered=delivered, reason="a\0b")
 
 
 def test_second_begin_delivery_is_rejected(store: Corral) -> None:
     letter = put_unconfirmed(store)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.mail.begin_delivery(letter)
 
 
 def test_begin_delivery_by_id_requires_the_fence(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     (letter,) = store.mail.claim("agent:ada", owner="o")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.mail.begin_delivery(letter.id)
     assert store.mail.begin_delivery(letter.id, fence=letter.fence).state is LetterState.UNCONFIRMED
 

@@ -12,7 +12,7 @@ from corral.kernel.clock import DAY, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Ambiguous, Held, IllegalMove, Invalid, NotFound
 from corral.kernel.pagination import encode_cursor
 from tests.support.grouped_cases import each_case
-from tests.support.store import record, refuses, rows, shared_length, walk
+from tests.support.store import list_events, raises_without_change, rows, shared_length, walk
 
 
 def test_node_joins_with_a_lease(store: Corral, clock: ManualClock) -> None:
@@ -25,7 +25,7 @@ def test_node_joins_with_a_lease(store: Corral, clock: ManualClock) -> None:
     assert node.labels == ["big", "gpu"]
     assert (node.lease_until, node.joined_at) == (clock.now() + 15 * SECOND, clock.now())
     assert store.nodes.get(node.id) == node
-    assert record(store) == ["node.join"]
+    assert list_events(store) == ["node.join"]
 
 
 def test_rejoining_keeps_the_node_and_increments_the_fence(
@@ -37,7 +37,7 @@ def test_rejoining_keeps_the_node_and_increments_the_fence(
     assert (rejoined.id, rejoined.fence) == (node.id, node.fence + 1)
     assert (rejoined.owner, rejoined.slots, rejoined.labels) == ("d2", 2, ["x"])
     assert (rejoined.joined_at, rejoined.seen_at) == (node.joined_at, clock.now())
-    assert record(store) == ["node.join", "node.rejoin"]
+    assert list_events(store) == ["node.join", "node.rejoin"]
     assert rows(store, "SELECT count(*) FROM nodes") == [(1,)]
 
 
@@ -68,7 +68,7 @@ def test_another_boot_or_host_is_another_node(store: Corral) -> None:
 )
 def test_invalid_node_is_rejected(store: Corral, arguments: dict[str, Any]) -> None:
     fields: dict[str, Any] = {"name": "host", "boot_id": "boot", "owner": "d", **arguments}
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.internal.nodes.join(fields.pop("name"), fields.pop("boot_id"), **fields)
 
 
@@ -81,13 +81,13 @@ def test_heartbeat_renews_the_lease_and_writes_no_event(store: Corral, clock: Ma
     renewed = store.internal.nodes.heartbeat(node, lease_ms=20 * SECOND)
     assert (renewed.lease_until, renewed.seen_at) == (clock.now() + 20 * SECOND, clock.now())
     assert (renewed.fence, renewed.state) == (node.fence, NodeState.UP)
-    assert record(store) == ["node.join"]
+    assert list_events(store) == ["node.join"]
 
 
 def test_heartbeat_with_a_stale_fence_is_rejected(store: Corral) -> None:
     replaced = store.internal.nodes.join("host", "boot", owner="d1")
     store.internal.nodes.join("host", "boot", owner="d2")
-    with refuses(store, Held) as caught:
+    with raises_without_change(store, Held) as caught:
         store.internal.nodes.heartbeat(replaced)
     assert caught.value.details == {
         "fence": 2,
@@ -101,7 +101,7 @@ def test_heartbeat_of_a_lost_node_is_rejected(store: Corral, clock: ManualClock)
     node = store.internal.nodes.join("host", "boot", owner="d")
     clock.advance(MINUTE)
     store.internal.nodes.mark_lost()
-    with refuses(store, Held) as caught:
+    with raises_without_change(store, Held) as caught:
         store.internal.nodes.heartbeat(node)
     assert caught.value.details["state"] == "lost"
 
@@ -116,7 +116,7 @@ def test_late_heartbeat_is_accepted_while_the_node_is_up(store: Corral, clock: M
 @each_case("lease_ms", [0, 999, DAY + 1])
 def test_heartbeat_with_an_invalid_lease_is_rejected(store: Corral, lease_ms: int) -> None:
     node = store.internal.nodes.join("host", "boot", owner="d")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.internal.nodes.heartbeat(node, lease_ms=lease_ms)
 
 
@@ -128,15 +128,15 @@ def test_node_that_left_is_not_marked_lost(store: Corral, clock: ManualClock) ->
     assert store.internal.nodes.leave(node).state is NodeState.LEFT
     clock.advance(DAY)
     assert store.internal.nodes.mark_lost() == []
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.internal.nodes.leave(node)
-    assert record(store) == ["node.join", "node.leave"]
+    assert list_events(store) == ["node.join", "node.leave"]
 
 
 def test_leave_with_a_stale_fence_is_rejected(store: Corral) -> None:
     replaced = store.internal.nodes.join("host", "boot", owner="d1")
     store.internal.nodes.join("host", "boot", owner="d2")
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.internal.nodes.leave(replaced)
 
 
@@ -150,7 +150,7 @@ def test_nodes_with_an_expired_lease_are_marked_lost(store: Corral, clock: Manua
     assert store.internal.nodes.mark_lost() == []
     assert store.nodes.get(silent.id).state is NodeState.LOST
     assert store.nodes.get(alive.id).state is NodeState.UP
-    assert record(store, silent.id) == ["node.join", "node.lose"]
+    assert list_events(store, silent.id) == ["node.join", "node.lose"]
 
 
 @pytest.mark.parametrize("verb", ["leave", "lose"])
@@ -172,7 +172,7 @@ def test_mark_lost_takes_the_oldest_leases_up_to_the_limit(
     clock.advance(MINUTE)
     assert [node.name for node in store.internal.nodes.mark_lost(limit=2)] == ["host0", "host1"]
     assert [node.name for node in store.internal.nodes.mark_lost(limit=2)] == ["host2"]
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.internal.nodes.mark_lost(limit=0)
 
 
@@ -207,7 +207,7 @@ def test_nodes_are_listed_newest_first(store: Corral, limit: int) -> None:
 
 @each_case("cursor", ["", "x", encode_cursor(1)])
 def test_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.nodes.list(after=cursor)
 
 
@@ -217,12 +217,12 @@ def test_node_is_found_by_a_unique_prefix(store: Corral, clock: ManualClock) -> 
     second_node = store.internal.nodes.join("b", "boot", owner="d")
     shared = shared_length(first_node.id, second_node.id)
     assert store.nodes.get(second_node.id[: shared + 1]) == second_node
-    with refuses(store, Ambiguous) as caught:
+    with raises_without_change(store, Ambiguous) as caught:
         store.nodes.get(first_node.id[:shared])
     assert caught.value.details["candidates"] == [first_node.id, second_node.id]
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.nodes.get("nod_zzz")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.nodes.get("nod_!")
 
 
@@ -237,7 +237,7 @@ def test_first_candidate_becomes_leader(store: Corral, clock: ManualClock) -> No
 
 def test_another_candidate_gets_the_leader_and_its_lease(store: Corral) -> None:
     leadership = store.internal.nodes.acquire_leadership("scheduler", owner="a")
-    with refuses(store, Held) as caught:
+    with raises_without_change(store, Held) as caught:
         store.internal.nodes.acquire_leadership("scheduler", owner="b")
     assert caught.value.details == {"owner": "a", "lease_until": leadership.lease_until}
     assert store.internal.nodes.acquire_leadership("alert_sender", owner="b").owner == "b"
@@ -255,11 +255,11 @@ def test_expired_leadership_is_acquired_with_a_higher_fence(
 ) -> None:
     store.internal.nodes.acquire_leadership("scheduler", owner="a")
     clock.advance(15 * SECOND - 1)
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.internal.nodes.acquire_leadership("scheduler", owner="b")
     clock.advance(1)
     assert store.internal.nodes.acquire_leadership("scheduler", owner="b").fence == 2
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.internal.nodes.acquire_leadership("scheduler", owner="a")
 
 
@@ -289,20 +289,20 @@ def test_released_leadership_can_be_acquired_at_once(store: Corral) -> None:
 def test_invalid_leadership_is_rejected(
     store: Corral, name: str, owner: str, lease_ms: int
 ) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.internal.nodes.acquire_leadership(name, owner=owner, lease_ms=lease_ms)
 
 
 @each_case(("name", "owner"), [("n\0", "a"), ("n", "a\0"), ("\ud800", "a")], ids=ascii)
 def test_releasing_without_an_owner_is_rejected(store: Corral, name: str, owner: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.internal.nodes.release_leadership(name, owner=owner)
 
 
 def test_leadership_writes_no_event(store: Corral) -> None:
     store.internal.nodes.acquire_leadership("scheduler", owner="a")
     store.internal.nodes.release_leadership("scheduler", owner="a")
-    assert record(store) == []
+    assert list_events(store) == []
 
 
 def test_labels_of_a_node_are_a_list(store: Corral) -> None:
@@ -331,7 +331,7 @@ def test_renew_extends_the_lease_and_acquires_free_leaderships(
     clock.advance(16 * SECOND)
     renewal = store.internal.nodes.renew(node, loops=["scheduler", "alert_sender"])
     assert {leadership.owner for leadership in renewal.leaderships} == {"d1"}
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.internal.nodes.acquire_leadership("alert_sender", owner="d2")
     assert [leadership.name for leadership in store.nodes.leaders()] == [
         "alert_sender",
@@ -345,6 +345,6 @@ def test_renew_extends_the_lease_and_acquires_free_leaderships(
 def test_renew_with_a_stale_fence_acquires_no_leadership(store: Corral) -> None:
     replaced = store.internal.nodes.join("local", "boot", owner="d1")
     store.internal.nodes.join("local", "boot", owner="d2")
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.internal.nodes.renew(replaced, loops=["scheduler"])
     assert store.nodes.leaders() == []

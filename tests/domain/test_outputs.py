@@ -15,7 +15,7 @@ from corral.kernel.exit_status import ExitStatus
 from tests.support.errors import because
 from tests.support.output_samples import KEY, follow_all
 from tests.support.run_factories import add_run, running
-from tests.support.store import record, refuses, rows, unchanged, walk
+from tests.support.store import list_events, raises_without_change, rows, unchanged, walk
 
 RUN = "run_1"
 
@@ -34,7 +34,7 @@ def test_begin_is_idempotent(store: Corral) -> None:
     with unchanged(store):
         assert store.internal.outputs.begin(RUN, host="a", folder="/x", mode="pty") == output
     assert (output.state, output.bytes, output.dropped_bytes, output.mode) == ("open", 0, 0, "pty")
-    with refuses(store, Conflict) as caught:
+    with raises_without_change(store, Conflict) as caught:
         store.internal.outputs.begin(RUN, host="b", folder="/x")
     assert caught.value.details["reason"] == "on_other_host"
 
@@ -44,20 +44,20 @@ def test_lost_output_is_reopened_on_another_host(store: Corral) -> None:
     store.internal.outputs.lose(RUN, "the machine is gone")
     output = store.internal.outputs.begin(RUN, host="b", folder="/y")
     assert (output.state, output.host, output.folder, output.reason) == ("open", "b", "/y", None)
-    assert record(store, RUN) == ["output.begin", "output.lose", "output.reopen"]
+    assert list_events(store, RUN) == ["output.begin", "output.lose", "output.reopen"]
 
 
 def test_progress_is_recorded_without_an_event_while_open(store: Corral) -> None:
     begin_output(store)
-    events = record(store)
+    events = list_events(store)
     assert store.internal.outputs.record_progress(RUN, 500) is True
     assert store.outputs.get(RUN).bytes == 500
-    assert record(store) == events
+    assert list_events(store) == events
     store.internal.outputs.seal_folder(RUN)
     with unchanged(store):
         assert store.internal.outputs.record_progress(RUN, 900) is False
         assert store.internal.outputs.record_progress("run_unknown", 1) is False
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.internal.outputs.record_progress(RUN, -1)
 
 
@@ -134,10 +134,10 @@ def test_sealed_file_of_several_chunks_is_read_completely(store: Corral) -> None
 
 def test_output_on_another_host_is_refused_with_its_host(store: Corral) -> None:
     store.internal.outputs.begin(RUN, host="far-away", folder="/x")
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         store.outputs.open(RUN)
     assert "far-away" in caught.value.message
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         store.internal.outputs.seal_folder(RUN)
     assert "far-away" in caught.value.message
 
@@ -158,22 +158,22 @@ def test_output_with_a_missing_folder_is_lost(store: Corral) -> None:
 def test_missing_output_names_the_next_step(store: Corral) -> None:
     folder = begin_output(store)
     (folder / "output").rename(folder / "moved")
-    with refuses(store, NotFound) as caught:
+    with raises_without_change(store, NotFound) as caught:
         store.outputs.open(RUN)
     assert str(folder) in caught.value.message
     assert f"`corral show {RUN}`" in caught.value.message
     (folder / "moved").rename(folder / "output")
     store.internal.outputs.seal_folder(RUN)
-    with refuses(store, NotFound) as caught:
+    with raises_without_change(store, NotFound) as caught:
         store.outputs.open(RUN, stream="stderr")
     assert caught.value.details["reason"] == "files_missing"
     store.internal.outputs.lose(RUN, "the disk failed")
     (folder / "output.zst").unlink()
-    with refuses(store, NotFound) as caught:
+    with raises_without_change(store, NotFound) as caught:
         store.outputs.open(RUN)
     assert "the disk failed. Its head and tail are stored: `corral db sql" in str(caught.value)
     store.outputs.delete(RUN)
-    with refuses(store, NotFound) as caught:
+    with raises_without_change(store, NotFound) as caught:
         store.outputs.open(RUN)
     assert caught.value.details["reason"] == "deleted"
 
@@ -212,15 +212,15 @@ def test_sealed_output_rejects_chunks(store: Corral) -> None:
     store.internal.outputs.seal_folder(RUN)
     with pytest.raises(NotFound):
         store.internal.outputs.chunk(RUN, 7)
-    with refuses(store, Conflict):
+    with raises_without_change(store, Conflict):
         store.internal.outputs.add_chunk(RUN, 0, b"late")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.internal.outputs.add_chunk("run_unknown", 0, b"x")
 
 
 def test_output_of_a_live_run_cannot_be_deleted(store: Corral) -> None:
     run = running(store)
-    with refuses(store, Conflict) as caught:
+    with raises_without_change(store, Conflict) as caught:
         store.outputs.delete(run.id)
     assert "Stop it first" in caught.value.message
     store.internal.runs.end(run, ExitStatus(exit_code=0))
@@ -230,9 +230,9 @@ def test_output_of_a_live_run_cannot_be_deleted(store: Corral) -> None:
 @pytest.mark.parametrize("data", [b"", b"x" * (1024 * 1024 + 1)])
 def test_invalid_chunk_is_rejected(store: Corral, data: bytes) -> None:
     begin_output(store)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.internal.outputs.add_chunk(RUN, 0, data)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.internal.outputs.add_chunk(RUN, 0, b"x", stream="other")
 
 
@@ -240,7 +240,7 @@ def test_sealed_output_is_not_replaced_by_another_text(store: Corral, tmp_path: 
     begin_output(store)
     store.internal.outputs.seal_folder(RUN)
     (tmp_path / "output").write_bytes(b"something else")
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.internal.outputs.seal(RUN, seal(tmp_path))
 
 
@@ -261,7 +261,7 @@ def test_deleting_removes_rows_files_and_log_with_events(store: Corral, clock: M
     assert store.internal.outputs.delete_record(RUN) is True
     with pytest.raises(NotFound):
         store.outputs.get(RUN)
-    assert record(store, RUN)[-3:] == [
+    assert list_events(store, RUN)[-3:] == [
         "output.delete",
         "output.clear_files",
         "output.delete_record",
@@ -338,9 +338,9 @@ def test_log_is_read_after_a_line_and_by_level(store: Corral) -> None:
     assert store.outputs.log_lines(RUN, after=next_page.next).next == next_page.next
     for count, level in enumerate(("error", "warn", "info", "debug"), 1):
         assert len(store.outputs.log_lines(RUN, level=level).items) == count
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.outputs.log_lines(RUN, level="fatal")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.outputs.log(RUN, "fatal", "x")
 
 
@@ -383,7 +383,7 @@ def test_deleting_a_run_without_an_output_deletes_its_log(store: Corral) -> None
 
 def test_log_many_is_atomic(store: Corral) -> None:
     assert store.internal.outputs.log_many(RUN, [("info", "a", None), ("warn", "b", {"x": 1})]) == 2
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.internal.outputs.log_many(RUN, [("info", "c", None), ("fatal", "d", None)])
     assert [line.message for line in store.outputs.log_lines(RUN).items] == ["a", "b"]
 
@@ -392,7 +392,7 @@ def test_log_line_wakes_followers_without_an_event(store: Corral) -> None:
     with store.listening() as listener:
         store.outputs.log(RUN, "info", "hello")
         assert listener.wait(10)
-    assert record(store) == []
+    assert list_events(store) == []
 
 
 def test_log_line_numbers_are_never_reused(store: Corral) -> None:

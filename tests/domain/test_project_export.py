@@ -23,7 +23,7 @@ from tests.domain.test_store_verify import list_faults
 from tests.support.cli_runner import Cli
 from tests.support.output_samples import KEY
 from tests.support.run_factories import add_launch, add_run
-from tests.support.store import refuses, rows, unchanged
+from tests.support.store import raises_without_change, rows, unchanged
 
 pytestmark = pytest.mark.slow
 
@@ -246,10 +246,10 @@ def test_export_to_existing_or_unwritable_path_is_rejected(
 ) -> None:
     (tmp_path / "existing").write_text("existing")
     for name in ("existing", "missing/x.db", "heron"):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.projects.export(heron_project[0], tmp_path / name)
     assert (tmp_path / "existing").read_text() == "existing"
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.projects.export("prj_00", tmp_path / "x.db")
     assert not (tmp_path / "x.db").exists()
 
@@ -270,7 +270,7 @@ def test_export_works_without_hard_links(
     assert stat.S_IMODE(Path(export.file).stat().st_mode) == 0o600
     with corral.open(Path(export.file)) as copy:
         assert list_faults(copy) == []
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.projects.export(heron_project[0], folder / "x.db")
 
 

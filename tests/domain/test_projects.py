@@ -11,7 +11,14 @@ from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import Ambiguous, IllegalMove, Invalid, NotFound
 from corral.kernel.pagination import encode_cursor
 from tests.support.grouped_cases import each_case
-from tests.support.store import record, refuses, rows, shared_length, unchanged, walk
+from tests.support.store import (
+    list_events,
+    raises_without_change,
+    rows,
+    shared_length,
+    unchanged,
+    walk,
+)
 
 
 @pytest.fixture
@@ -67,7 +74,7 @@ def test_omitted_arguments_keep_their_values(
     changed = store.projects.register(folder, command="codex")
     assert (changed.id, changed.command, changed.prompt) == (project.id, "codex", "hello")
     assert (changed.created_at, changed.updated_at) == (project.created_at, clock.now())
-    assert record(store) == ["project.register", "project.change"]
+    assert list_events(store) == ["project.register", "project.change"]
 
 
 def test_none_clears_a_value(store: Corral, folder: Path) -> None:
@@ -131,9 +138,9 @@ def test_directory_may_have_any_name(store: Corral, tmp_path: Path, name: str) -
 
 @each_case("dir", ["", "a\0b", "\udcff", "x" * 5_000], ids=ascii)
 def test_invalid_directory_text_is_rejected(store: Corral, dir: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.projects.register(dir)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.projects.by_dir(dir)
 
 
@@ -141,18 +148,18 @@ def test_missing_directory_or_file_is_rejected(store: Corral, tmp_path: Path) ->
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for path in (tmp_path / "missing", tmp_path / "file", tmp_path / "loop"):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.projects.register(path)
 
 
 @each_case("text", ["a\0b", "\ud800", "x" * (64 * 1024 + 1)], ids=range(3))
 def test_unstorable_command_or_prompt_is_rejected(store: Corral, folder: Path, text: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.projects.register(folder, command=text)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.projects.register(folder, prompt=text)
     store.projects.register(folder)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.projects.register(folder, prompt=text)
 
 
@@ -160,7 +167,7 @@ def test_unstorable_command_or_prompt_is_rejected(store: Corral, folder: Path, t
 
 
 def test_unregistered_directory_is_not_found(store: Corral, folder: Path) -> None:
-    with refuses(store, NotFound) as caught:
+    with raises_without_change(store, NotFound) as caught:
         store.projects.by_dir(folder)
     assert caught.value.details["reason"] == "not_registered"
 
@@ -181,14 +188,14 @@ def test_id_can_be_shortened_to_a_unique_prefix(
     shared = shared_length(first_project.id, second_project.id)
     assert store.projects.get(second_project.id[: shared + 1]) == second_project
     assert store.projects.get(f" {second_project.id[4 : shared + 1].upper()} ") == second_project
-    with refuses(store, Ambiguous) as caught:
+    with raises_without_change(store, Ambiguous) as caught:
         store.projects.get(first_project.id[:shared])
     assert caught.value.details["candidates"] == [first_project.id, second_project.id]
 
 
 def test_list_of_candidates_is_truncated(store: Corral, tmp_path: Path) -> None:
     projects = register_projects(store, tmp_path, 8)
-    with refuses(store, Ambiguous) as caught:
+    with raises_without_change(store, Ambiguous) as caught:
         store.projects.get(projects[0].id[:20])
     assert caught.value.details["candidates"] == [project.id for project in projects[:6]]
     assert "…" in caught.value.message
@@ -200,10 +207,10 @@ def test_unknown_id_is_not_found_and_malformed_id_rejected(
 ) -> None:
     store.projects.register(folder)
     call = getattr(store.projects, verb)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         call("prj_zzz")
     for id in ("", "prj_", "sch_0", "prj_u", "prj_" + "0" * 27, "a\0"):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             call(id)
 
 
@@ -250,7 +257,7 @@ def test_archived_projects_are_listed_only_on_request(store: Corral, tmp_path: P
     "cursor", ["", "x", encode_cursor("a", "b"), encode_cursor(1), encode_cursor(2**70, "~")]
 )
 def test_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.projects.list(after=cursor)
 
 
@@ -262,7 +269,7 @@ def test_touch_records_a_run(store: Corral, clock: ManualClock, folder: Path) ->
     clock.advance(7)
     touched = store.projects.touch(project.id)
     assert (touched.last_run_at, touched.updated_at) == (clock.now(), project.updated_at)
-    assert record(store) == ["project.register", "project.touch"]
+    assert list_events(store) == ["project.register", "project.touch"]
 
 
 def test_late_touch_does_not_move_last_run_back(
@@ -281,13 +288,13 @@ def test_rename_changes_only_the_name(store: Corral, clock: ManualClock, folder:
     assert (renamed.id, renamed.dir, renamed.command) == (project.id, project.dir, "c")
     assert (renamed.name, renamed.updated_at) == ("The Shop", clock.now())
     assert store.projects.register(folder).name == "The Shop"
-    assert record(store) == ["project.register", "project.change"]
+    assert list_events(store) == ["project.register", "project.change"]
 
 
 @each_case("name", ["", "a\0b", "\ud800", "x" * 201], ids=ascii)
 def test_unstorable_name_is_rejected(store: Corral, folder: Path, name: str) -> None:
     project = store.projects.register(folder)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.projects.rename(project.id, name)
 
 
@@ -295,9 +302,9 @@ def test_registering_an_archived_project_restores_it(store: Corral, folder: Path
     project = store.projects.register(folder, prompt="hello")
     assert store.projects.archive(project.id).state is ProjectState.ARCHIVED
     assert store.projects.by_dir(folder).state is ProjectState.ARCHIVED
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.projects.archive(project.id)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.projects.rename(project.id, "other")
     restored = store.projects.register(folder)
     assert (restored.id, restored.state, restored.prompt) == (
@@ -305,7 +312,7 @@ def test_registering_an_archived_project_restores_it(store: Corral, folder: Path
         ProjectState.ACTIVE,
         "hello",
     )
-    assert record(store) == ["project.register", "project.archive", "project.restore"]
+    assert list_events(store) == ["project.register", "project.archive", "project.restore"]
 
 
 # -- delete ----------------------------------------------------------------------------------
@@ -316,12 +323,12 @@ def test_delete_keeps_the_directory(store: Corral, folder: Path) -> None:
     (folder / "work.txt").write_text("work")
     assert store.projects.delete(project.id) == project
     assert (folder / "work.txt").read_text() == "work"
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.projects.by_dir(folder)
     for operation in (store.projects.get, store.projects.delete):
-        with refuses(store, NotFound):
+        with raises_without_change(store, NotFound):
             operation(project.id)
-    assert record(store, project.id) == ["project.register", "project.delete"]
+    assert list_events(store, project.id) == ["project.register", "project.delete"]
 
 
 def test_register_after_delete_creates_a_new_project(store: Corral, folder: Path) -> None:

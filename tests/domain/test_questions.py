@@ -9,7 +9,7 @@ from corral.domain.mail.model import Letter
 from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
 from tests.support.grouped_cases import each_case
-from tests.support.store import record, refuses, walk
+from tests.support.store import list_events, raises_without_change, walk
 from tests.support.threads import Racer, race
 
 ANN = "user:ann"
@@ -26,7 +26,7 @@ def test_answer_is_sent_to_asker_as_one_letter(store: Corral) -> None:
     assert (answered.state, answered.answer, answered.answered_by) == ("answered", "yes", ANN)
     (letter,) = list_letters(store, "agent:ada")
     assert (letter.body["question"], letter.body["answer"]) == (question.id, "yes")
-    assert record(store, question.id) == ["question.ask", "question.answer"]
+    assert list_events(store, question.id) == ["question.ask", "question.answer"]
 
 
 def test_second_answer_conflicts_and_names_the_first_answerer(
@@ -34,7 +34,7 @@ def test_second_answer_conflicts_and_names_the_first_answerer(
 ) -> None:
     question = store.questions.ask("Merge it?", asker="agent:ada")
     store.questions.answer(question.id, "yes", by=ANN)
-    with refuses(store, Conflict) as caught:
+    with raises_without_change(store, Conflict) as caught:
         store.questions.answer(question.id, "no", by="user:ben")
     assert "user:ann answered it: yes" in caught.value.message
 
@@ -49,7 +49,7 @@ def test_repeated_answer_of_the_same_person_is_idempotent(store: Corral) -> None
 def test_option_is_chosen_by_text_or_number_only(store: Corral) -> None:
     question = store.questions.ask("Which?", options=["red", "green"], asker="agent:ada")
     for answer in ("blue", "3", "0", "-1", ""):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.questions.answer(question.id, answer, by=ANN)
     assert store.questions.answer(question.id, "2", by=ANN).answer == "green"
 
@@ -70,7 +70,7 @@ def test_agent_answers_only_if_named_and_never_its_own_question(store: Corral) -
         (own_question, "agent:ada"),
         (open_question, "session:ses_1"),
     ):
-        with refuses(store, Refused):
+        with raises_without_change(store, Refused):
             store.questions.answer(question.id, "x", by=by)
     assert store.questions.answer(addressed.id, "x", by="agent:lead").state == "answered"
 
@@ -93,7 +93,7 @@ def test_overdue_question_rejects_answers_before_the_sweep(
     clock.advance(HOUR - 1)
     assert store.questions.get(question.id).state == "open"
     clock.advance(1)
-    with refuses(store, Conflict) as caught:
+    with raises_without_change(store, Conflict) as caught:
         store.questions.answer(question.id, "yes", by=ANN)
     assert "the fallback applies: no" in caught.value.message
     assert store.questions.list().items == []
@@ -143,7 +143,7 @@ def test_acknowledge_leaves_a_claimed_letter(store: Corral) -> None:
 
 def test_wait_times_out(store: Corral) -> None:
     question = store.questions.ask("Which?", asker="agent:ada")
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         store.questions.wait(question.id, timeout_ms=1)
     assert caught.value.details["state"] == "open"
 
@@ -156,16 +156,16 @@ def test_ask_is_idempotent_by_asker_and_key(store: Corral) -> None:
 
 def test_only_asker_or_a_person_can_withdraw_a_question(store: Corral) -> None:
     question = store.questions.ask("Which?", asker="agent:ada")
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.questions.withdraw(question.id, by="agent:ben")
     assert store.questions.withdraw(question.id, by="agent:ada").state == "withdrawn"
     assert list_letters(store, "agent:ada") == []
     withdrawn = store.questions.ask("Which?", asker="agent:ada")
     store.questions.withdraw(withdrawn.id, by=ANN, reason="not needed")
     assert [letter.body["state"] for letter in list_letters(store, "agent:ada")] == ["withdrawn"]
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.questions.withdraw(withdrawn.id, by=ANN)
-    with refuses(store, Conflict) as caught:
+    with raises_without_change(store, Conflict) as caught:
         store.questions.answer(withdrawn.id, "x", by=ANN)
     assert caught.value.details["state"] == "withdrawn"
 
@@ -174,7 +174,7 @@ def test_open_questions_per_asker_are_limited(store: Corral) -> None:
     store.settings.set("questions.max_open", 2, scope="agent:ada")
     for _ in range(2):
         store.questions.ask("Which?", asker="agent:ada")
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.questions.ask("Which?", asker="agent:ada")
     store.questions.ask("Which?", asker="agent:ben")
 
@@ -200,13 +200,13 @@ def test_open_questions_per_asker_are_limited(store: Corral) -> None:
 )
 def test_invalid_questions_are_rejected(store: Corral, fields: dict[str, object]) -> None:
     arguments: dict[str, object] = {"text": "Which?", "asker": "agent:ada"} | fields
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.questions.ask(**arguments)
 
 
 def test_unknown_question_is_not_found(store: Corral) -> None:
     for verb in (store.questions.get, store.questions.acknowledge, store.questions.wait):
-        with refuses(store, NotFound):
+        with raises_without_change(store, NotFound):
             verb("qst_1")
 
 
@@ -262,10 +262,10 @@ def test_second_equal_vote_decides_when_two_are_required(
     assert store.questions.answer(question.id, "yes", by="user:ann") == after_first_vote, (
         "a repeated vote does not count twice"
     )
-    with refuses(store, Conflict) as caught:
+    with raises_without_change(store, Conflict) as caught:
         store.questions.answer(question.id, "no", by="user:ann")
     assert "An answer cannot be changed" in caught.value.message
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.questions.answer(question.id, "yes", by="user:mallory")
     store.questions.answer(question.id, "no", by="user:ben")
     ended = store.questions.answer(question.id, "yes", by="user:cleo")
@@ -274,7 +274,7 @@ def test_second_equal_vote_decides_when_two_are_required(
     assert [vote.answer for vote in ended.votes] == ["yes", "no", "yes"]
     assert len(list_letters(store, "agent:ada")) == 1
     votes = ["question.vote"] * 2
-    assert record(store, question.id) == ["question.ask", *votes, "question.answer"]
+    assert list_events(store, question.id) == ["question.ask", *votes, "question.answer"]
 
 
 def test_fallback_applies_at_once_when_agreement_is_impossible(store: Corral) -> None:
@@ -291,7 +291,7 @@ def test_fallback_applies_at_once_when_agreement_is_impossible(store: Corral) ->
     assert (ended.state, ended.answer) == ("expired", "no")
     (letter,) = list_letters(store, "agent:ada")
     assert letter.body["state"] == "expired"
-    with refuses(store, Conflict) as caught:
+    with raises_without_change(store, Conflict) as caught:
         store.questions.answer(question.id, "yes", by="user:ben")
     assert caught.value.details["reason"] == "too_late"
 
@@ -309,7 +309,7 @@ def test_too_few_votes_at_the_deadline_expire_the_question(
 
 @each_case("required_votes", [0, -1, 4, 21])
 def test_required_votes_are_limited_by_answerers(store: Corral, required_votes: int) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.questions.ask("?", asker="agent:ada", answerers=OWNERS, required_votes=required_votes)
 
 

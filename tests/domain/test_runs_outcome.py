@@ -25,7 +25,7 @@ from tests.support.run_factories import (
     stopping,
     without_supervisors,
 )
-from tests.support.store import record, refuses, rows, unchanged
+from tests.support.store import list_events, raises_without_change, rows, unchanged
 
 OUTCOMES = [
     (None, ExitStatus(exit_code=0), "completed", None),
@@ -163,7 +163,7 @@ def test_first_end_is_kept(
 def test_ended_run_cannot_be_stopped(store: Corral) -> None:
     ended_run = ended(store, ExitStatus(exit_code=3))
     for stop in (store.runs.stop, store.internal.runs.request_stop):
-        with refuses(store, IllegalMove):
+        with raises_without_change(store, IllegalMove):
             stop(ended_run.id)
     assert store.runs.get(ended_run.id).exit_code == 3
 
@@ -173,7 +173,7 @@ def test_ending_a_run_with_a_stale_fence_is_rejected(store: Corral) -> None:
     taken_over = store.internal.runs.take_over(
         run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5"
     )
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.internal.runs.end(run, ExitStatus(exit_code=0))
     assert store.internal.runs.end(taken_over, ExitStatus(exit_code=4)).exit_code == 4
     with unchanged(store):  # a late call gets the recorded end
@@ -184,7 +184,7 @@ def test_no_earlier_fence_is_valid_after_the_end(store: Corral) -> None:
     run = running(store)
     ended_run = store.internal.runs.end(run, ExitStatus(exit_code=0))
     assert ended_run.fence > run.fence
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.internal.runs.heartbeat(run, output_bytes=1)
 
 
@@ -200,7 +200,7 @@ def test_queued_run_is_cancelled_at_once(store: Corral, clock: ManualClock) -> N
         clock.now(),
     )
     assert (cancelled.started_at, cancelled.exit_code, cancelled.signal) == (None, None, None)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.internal.runs.acquire(run.id, held())
 
 
@@ -224,21 +224,21 @@ def test_active_run_is_stopping_until_its_process_exits(
 @each_case("reason", ["", "a\0b", "\ud800", "x" * 2_001])
 def test_invalid_stop_reason_is_rejected(store: Corral, reason: str) -> None:
     run = running(store)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.runs.stop(run.id, reason=reason)
 
 
 @each_case("grace_period_ms", [-1, 2 * DAY, 1.5, True])
 def test_invalid_grace_period_is_rejected(store: Corral, grace_period_ms: Any) -> None:
     run = running(store)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.runs.stop(run.id, grace_period_ms=grace_period_ms)
 
 
 def test_stopping_a_missing_run_raises_not_found(store: Corral) -> None:
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.runs.stop("run_0")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.runs.stop("no such run")
 
 
@@ -259,13 +259,13 @@ def test_finishing_a_stopping_run_cancels_it(store: Corral) -> None:
 @each_case("code", [1 << 70, "0", 1.0, None, True])
 def test_non_integer_exit_code_is_rejected(store: Corral, code: object) -> None:
     run = running(store)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.runs.finish(run.id, exit_code=code)
 
 
 def test_queued_run_cannot_be_finished(store: Corral) -> None:
     run = queued(store)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.runs.finish(run.id, exit_code=0)
 
 
@@ -303,7 +303,7 @@ def test_run_whose_budget_does_not_fit_is_not_started_and_waits(store: Corral) -
     store.budgets.set("all", 100)
     running(store, budget_micros=60)
     waiting = queued(store, budget_micros=60)
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.internal.runs.acquire(waiting.id, held(2))
     assert store.runs.get(waiting.id).state is RunState.QUEUED
 
@@ -407,7 +407,7 @@ def test_attention_raises_one_alert_for_each_change(store: Corral, clock: Manual
         ("needs_input", run.id),
         ("stuck", run.id),
     ]
-    assert record(store, run.id)[-4:] == [
+    assert list_events(store, run.id)[-4:] == [
         "run.set_attention",
         "run.clear_attention",
         "run.set_attention",

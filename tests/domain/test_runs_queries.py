@@ -26,7 +26,7 @@ from tests.support.run_factories import (
     stopping,
     without_supervisors,
 )
-from tests.support.store import refuses, rows, shared_length, unchanged, walk
+from tests.support.store import raises_without_change, rows, shared_length, unchanged, walk
 
 LOCAL_HOST = "local"
 
@@ -263,7 +263,7 @@ def test_max_concurrent_limits_the_active_runs(store: Corral) -> None:
     started = store.internal.runs.acquire(first_run.id, held(1))
     store.internal.runs.acquire(second_run.id, held(2))
     assert store._database.read(dispatch.count_free_slots) == 0
-    with refuses(store, NoRoom) as caught:
+    with raises_without_change(store, NoRoom) as caught:
         store.internal.runs.acquire(third_run.id, held(3))
     assert "runs.max_concurrent" in caught.value.message
     store.internal.runs.request_stop(started.id)
@@ -336,7 +336,7 @@ def test_deleting_an_ended_run_deletes_all_its_rows(store: Corral) -> None:
 @each_case("create_run", [queued, starting, running, stopping])
 def test_live_run_cannot_be_deleted(store: Corral, create_run: Callable[[Corral], Run]) -> None:
     run = create_run(store)
-    with refuses(store, Conflict) as caught:
+    with raises_without_change(store, Conflict) as caught:
         store.runs.delete(run.id)
     assert caught.value.details["reason"] == "run_active"
 

@@ -34,7 +34,7 @@ from tests.support.run_factories import (
     stopping,
     without_supervisors,
 )
-from tests.support.store import record, unchanged
+from tests.support.store import list_events, unchanged
 from tests.support.threads import race
 
 GONE = 4_190_000  # near the largest possible pid, so no process has it
@@ -278,7 +278,7 @@ def test_run_with_restarts_left_is_requeued_with_an_event(
     store.internal.runs.heartbeat(run, output_bytes=1)
     clock.advance(HOUR)
     assert list_recovered(store) == [("running", "queued", "lease expired")]
-    assert record(store, run.id)[-1] == "run.requeue"
+    assert list_events(store, run.id)[-1] == "run.requeue"
     restarted = store.internal.runs.launch(store.internal.runs.acquire(run.id, held(2)))
     clock.advance(HOUR)
     assert list_recovered(store) == [("running", "interrupted", "lease expired")]
@@ -381,7 +381,8 @@ def test_one_of_concurrent_recovering_threads_decides(store: Corral, clock: Manu
     for result in results:  # the later recovery returns the same state
         assert result.state is store.runs.get(result.run_id).state
     for run in [*local, *remote]:
-        ends = [verb for verb in record(store, run.id) if verb in ("run.crash", "run.interrupt")]
+        events = list_events(store, run.id)
+        ends = [event for event in events if event in ("run.crash", "run.interrupt")]
         assert len(ends) == 1
 
 
@@ -398,7 +399,7 @@ def test_one_of_concurrent_recovering_processes_decides(url: str) -> None:
     with corral.open(url) as store:
         assert {store.runs.get(id).state for id in ids} == {RunState.CRASHED}
         for id in ids:
-            assert record(store, id).count("run.crash") == 1
+            assert list_events(store, id).count("run.crash") == 1
 
 
 def test_supervisor_racing_with_a_recovery_wins_or_gets_an_error(

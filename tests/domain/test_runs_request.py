@@ -12,7 +12,7 @@ from corral.kernel.clock import DAY, HOUR, ManualClock
 from corral.kernel.errors import Invalid
 from tests.support.grouped_cases import each_case
 from tests.support.run_factories import queued, run_spec
-from tests.support.store import record, refuses, rows
+from tests.support.store import list_events, raises_without_change, rows
 
 MB = 1 << 20
 
@@ -26,7 +26,7 @@ def test_enqueued_run_is_queued_and_not_started(store: Corral, clock: ManualCloc
     assert (run.exit_code, run.signal, run.tokens, run.cost_micros) == (None,) * 4
     assert run.is_live
     assert store.runs.get(run.id) == run
-    assert record(store) == ["run.queue"]
+    assert list_events(store) == ["run.queue"]
 
 
 def test_launch_parameters_are_stored_unchanged(store: Corral, clock: ManualClock) -> None:
@@ -114,7 +114,7 @@ INVALID_SPECS: dict[str, dict[str, Any]] = {
 
 @each_case("case", INVALID_SPECS)
 def test_invalid_spec_is_rejected_and_stores_nothing(store: Corral, case: str) -> None:
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.internal.runs.enqueue(run_spec(**INVALID_SPECS[case]))
     assert caught.value.message.endswith(".")
     assert "\0" not in caught.value.message
@@ -159,7 +159,7 @@ def test_unparsable_command_is_rejected(store: Corral, tmp_path: Path, command: 
 
 
 def test_unknown_sandbox_is_rejected(store: Corral, tmp_path: Path) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.runs.start(command=["true"], project=str(tmp_path), sandbox="unknown")
     run = store.runs.start(command=["true"], project=str(tmp_path), sandbox="landlock")
     assert store.runs.get_launch(run.id).sandbox == "landlock"

@@ -22,7 +22,7 @@ from tests.support.run_factories import (
     stopping,
     without_supervisors,
 )
-from tests.support.store import record, refuses, rows, unchanged
+from tests.support.store import list_events, raises_without_change, rows, unchanged
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_supervisor_acquires_a_run_with_its_process_identity(
     assert (run.started_at, run.seen_at) == (clock.now(), clock.now())
     assert run.lease_until == clock.now() + LEASE_MS
     assert store.outputs.get(run.id).host == ELSEWHERE
-    assert [verb for verb in record(store, run.id) if verb.startswith("run.")] == [
+    assert [verb for verb in list_events(store, run.id) if verb.startswith("run.")] == [
         "run.queue",
         "run.start",
     ]
@@ -51,15 +51,15 @@ def test_supervisor_acquires_a_run_with_its_process_identity(
 def test_acquired_run_cannot_be_acquired_again(store: Corral) -> None:
     run = starting(store)
     for supervisor in (1, 2):
-        with refuses(store, IllegalMove):
+        with raises_without_change(store, IllegalMove):
             store.internal.runs.acquire(run.id, held(supervisor))
 
 
 def test_ended_run_cannot_be_acquired(store: Corral) -> None:
     run = ended(store)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.internal.runs.acquire(run.id, held(2))
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.internal.runs.acquire("run_" + "0" * 26, held(2))
 
 
@@ -69,7 +69,7 @@ def test_launch_is_allowed_once(store: Corral, clock: ManualClock) -> None:
     launched = store.internal.runs.launch(run)
     assert (launched.state, launched.seen_at) == ("running", clock.now())
     assert launched.started_at == clock.now() - 5
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.internal.runs.launch(run)
 
 
@@ -85,10 +85,10 @@ def test_acquiring_a_run_touches_its_project(
 @each_case("lease_ms", [0, 999, DAY + 1])
 def test_invalid_lease_duration_is_rejected(store: Corral, lease_ms: int) -> None:
     queued_run = queued(store)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.internal.runs.acquire(queued_run.id, held(), lease_ms=lease_ms)
     run = running(store)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.internal.runs.heartbeat(run, output_bytes=0, lease_ms=lease_ms)
 
 
@@ -97,7 +97,7 @@ def test_invalid_lease_duration_is_rejected(store: Corral, lease_ms: int) -> Non
 
 def test_heartbeat_renews_the_lease_and_writes_no_event(store: Corral, clock: ManualClock) -> None:
     run = running(store)
-    events = record(store)
+    events = list_events(store)
     clock.advance(30 * SECOND)
     renewed = store.internal.runs.heartbeat(run, output_bytes=7, cpu_ms=5, peak_bytes=9)
     assert (renewed.lease_until, renewed.seen_at) == (clock.now() + LEASE_MS, clock.now())
@@ -105,7 +105,7 @@ def test_heartbeat_renews_the_lease_and_writes_no_event(store: Corral, clock: Ma
     assert renewed.fence == run.fence
     renewed_again = store.internal.runs.heartbeat(run, output_bytes=8)
     assert (renewed_again.output_bytes, renewed_again.cpu_ms, renewed_again.peak_bytes) == (8, 5, 9)
-    assert record(store) == events
+    assert list_events(store) == events
 
 
 def test_heartbeat_returns_a_pending_stop(store: Corral) -> None:
@@ -125,7 +125,7 @@ def test_late_heartbeat_is_accepted_while_the_fence_is_current(
 
 def test_queued_or_ended_run_rejects_heartbeats(store: Corral) -> None:
     for run in (queued(store), ended(store)):
-        with refuses(store, Conflict):
+        with raises_without_change(store, Conflict):
             store.internal.runs.heartbeat(run, output_bytes=0)
 
 
@@ -155,17 +155,17 @@ def test_writes_about_the_last_attempt_are_rejected(store: Corral) -> None:
     store.internal.runs.restart(
         first_attempt, held(1, pid=77, start_token="7"), ExitStatus(signal=11), quick_failures=1
     )
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.internal.runs.end(first_attempt, ExitStatus(signal=11))
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.internal.runs.end_orphaned(first_attempt, verb="crash", reason="gone")
 
 
 def test_stopping_run_is_not_restarted(store: Corral) -> None:
     run = stopping(store)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.internal.runs.restart(run, held(), ExitStatus(exit_code=1), quick_failures=1)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.internal.runs.park(run, until=1, reason="quota")
 
 
@@ -189,19 +189,19 @@ def test_new_supervisor_can_take_over_any_active_run(store: Corral, state: str) 
         run.start_token,
         1,
     )
-    assert record(store, run.id)[-1] == "run.take_over"
+    assert list_events(store, run.id)[-1] == "run.take_over"
 
 
 def test_run_without_a_process_is_not_taken_over(store: Corral) -> None:
     for run in (queued(store), ended(store)):
-        with refuses(store, Conflict):
+        with raises_without_change(store, Conflict):
             store.internal.runs.take_over(run, owner="k", supervisor_pid=5, supervisor_token="5")
 
 
 def test_one_of_two_new_supervisors_takes_over(store: Corral) -> None:
     run = running(store)
     store.internal.runs.take_over(run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.internal.runs.take_over(
             run, owner="supervisor:3", supervisor_pid=6, supervisor_token="6"
         )
@@ -227,7 +227,7 @@ def test_every_write_of_a_replaced_supervisor_is_rejected(
         ),
     }
     for name, write in writes.items():
-        with refuses(store, Held) as caught:
+        with raises_without_change(store, Held) as caught:
             write()
         assert "supervisor:2" in caught.value.message, name
 
@@ -249,9 +249,9 @@ def test_supervisor_of_a_requeued_and_restarted_run_is_rejected(
     (result,) = store.runs.recover()
     assert (result.state, result.reason) == ("queued", "lease expired")
     acquired = store.internal.runs.acquire(replaced.id, held(2, host=ELSEWHERE))
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.internal.runs.end(replaced, ExitStatus(exit_code=0))
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.internal.runs.heartbeat(replaced, output_bytes=1)
     assert (
         store.internal.runs.end(
@@ -289,7 +289,7 @@ def test_details_of_the_agent_are_sanitized(store: Corral, name: str, text: str)
 @each_case("name", ["tokens", "cost_micros"])
 def test_invalid_usage_figures_are_rejected(store: Corral, figure: float, name: str) -> None:
     run = running(store)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.internal.runs.update_details(run, **{name: figure})
 
 
@@ -298,9 +298,9 @@ def test_environment_of_a_run_is_recorded(store: Corral) -> None:
     store.internal.runs.record_environment(run, {"commit": "abc", "dirty": True})
     store.internal.runs.record_environment(run, {"commit": "def"})
     assert store.runs.get_launch(run.id).environment == {"commit": "def"}
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.internal.runs.record_environment(run, {"commit": "\0"})
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.internal.runs.record_environment(run, {"commit": "x" * (1 << 21)})
 
 
@@ -336,7 +336,7 @@ def test_parked_run_continues_as_the_same_run_when_due(store: Corral, clock: Man
     acquired = store.internal.runs.acquire(run.id, held(2))
     assert (acquired.attempts, acquired.attention, acquired.reason) == (2, None, None)
     assert acquired.started_at == run.started_at
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.internal.runs.end(run, ExitStatus(exit_code=1))
 
 

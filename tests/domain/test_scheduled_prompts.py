@@ -12,7 +12,7 @@ from corral.kernel.errors import Held, Invalid, Refused
 from tests.support.fake_channels import Chat, Runner
 from tests.support.grouped_cases import each_case
 from tests.support.prompt_parser import quotes_in, texts_in
-from tests.support.store import record, refuses, rows, unchanged
+from tests.support.store import list_events, raises_without_change, rows, unchanged
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -110,7 +110,7 @@ def test_task_with_a_place_uses_the_session_of_that_place(
     chat = Chat(store)
     chat.says("hello")
     place = chat.place()
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         create_daily_task(store, place=place)
     assert caught.value.details["reason"] == "destination_not_granted"
     store.wirings.add("ada", place=place)
@@ -152,10 +152,10 @@ def test_task_continues_a_named_session_of_its_agent(store: Corral, runner: Runn
     assert create_daily_task(store, session=own_session.id).mailbox == f"session:{own_session.id}"
     store.agents.create("ben", command="cat")
     foreign_session = store.sessions.open("ben")
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         create_daily_task(store, session=foreign_session.id)
     assert "not an open session of ada" in str(caught.value)
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         create_daily_task(store, session=own_session.id, place="x")
     assert "not both" in str(caught.value)
 
@@ -190,7 +190,7 @@ def test_run_title_is_the_text_of_its_letter(
 
 def test_history_of_a_plain_schedule_refers_to_its_letters(store: Corral) -> None:
     schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR)
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.schedules.history(schedule.id)
     assert caught.value.details["reason"] == "no_history"
 
@@ -422,7 +422,7 @@ def test_script_fails_when_its_directory_is_missing(
 def test_invalid_script_is_rejected(
     store: Corral, runner: Runner, options: dict[str, object]
 ) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         create_daily_task(store, **options)
     assert rows(store, "SELECT * FROM conversations") == []
 
@@ -452,11 +452,11 @@ def test_edit_of_rule_or_zone_recomputes_the_next_time(
     assert other_zone.next_at != earlier_time.next_at
     hourly = store.schedules.edit(schedule.id, every_ms=HOUR)
     assert (hourly.kind, hourly.next_at) == ("every", clock.now() + HOUR)
-    assert record(store)[-1] == "schedule.edit"
-    with refuses(store, Invalid):
+    assert list_events(store)[-1] == "schedule.edit"
+    with raises_without_change(store, Invalid):
         store.schedules.edit(schedule.id, cron="never")
     timer = store.timers.set("agent:ada", 1, delay_ms=HOUR)
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         store.schedules.edit(timer.id, name="x")
     assert "fires only once" in str(caught.value)
 

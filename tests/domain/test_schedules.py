@@ -10,7 +10,14 @@ from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, YEAR, ManualClock
 from corral.kernel.errors import Ambiguous, IllegalMove, Invalid, NotFound
 from corral.kernel.pagination import encode_cursor
 from tests.support.grouped_cases import each_case
-from tests.support.store import record, refuses, rows, shared_length, unchanged, walk
+from tests.support.store import (
+    list_events,
+    raises_without_change,
+    rows,
+    shared_length,
+    unchanged,
+    walk,
+)
 
 
 def test_create_returns_the_schedule(store: Corral, clock: ManualClock) -> None:
@@ -106,19 +113,19 @@ def test_interval_is_five_seconds_to_a_year(store: Corral, every_ms: int) -> Non
     ids=lambda arguments: ascii(arguments)[:60],
 )
 def test_create_rejects_invalid_arguments(store: Corral, arguments: dict[str, Any]) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.schedules.create("agent:ada", 1, **arguments)
 
 
 @each_case("mailbox", ["", "ada", "agent:a\0", "agent:\ud800"], ids=ascii)
 def test_create_requires_a_valid_mailbox(store: Corral, mailbox: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.schedules.create(mailbox, 1, every_ms=HOUR)
 
 
 @each_case("body", ["\0", "\ud800", len, "x" * 1024 * 1024], ids=range(4))
 def test_create_requires_a_valid_body(store: Corral, body: Any) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.schedules.create("agent:ada", body, every_ms=HOUR)
 
 
@@ -132,7 +139,7 @@ def test_id_can_be_shortened_to_a_unique_prefix(store: Corral, clock: ManualCloc
     shared = shared_length(first_schedule.id, second_schedule.id)
     assert store.schedules.get(second_schedule.id[: shared + 1]) == second_schedule
     assert store.schedules.get(second_schedule.id[4 : shared + 1].upper()) == second_schedule
-    with refuses(store, Ambiguous) as caught:
+    with raises_without_change(store, Ambiguous) as caught:
         store.schedules.get(first_schedule.id[:shared])
     assert caught.value.details["candidates"] == [first_schedule.id, second_schedule.id]
 
@@ -141,10 +148,10 @@ def test_id_can_be_shortened_to_a_unique_prefix(store: Corral, clock: ManualCloc
 def test_unknown_id_is_not_found_and_invalid_id_is_rejected(store: Corral, verb: str) -> None:
     store.schedules.create("agent:ada", 1, every_ms=HOUR)
     call = getattr(store.schedules, verb)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         call("sch_zzzz")
     for id in ("", "sch_", "prj_0", "sch_!", "sch_" + "0" * 27, "\0"):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             call(id)
 
 
@@ -164,7 +171,7 @@ def test_paused_schedule_puts_nothing_and_catches_up_nothing(
     assert resumed.state is ScheduleState.ACTIVE
     assert resumed.next_at == schedule.next_at + 10 * HOUR
     assert store.schedules.fire_due() == []
-    assert record(store) == ["schedule.create", "schedule.pause", "schedule.resume"]
+    assert list_events(store) == ["schedule.create", "schedule.pause", "schedule.resume"]
 
 
 def test_timer_that_was_due_while_paused_fires_on_resume(store: Corral, clock: ManualClock) -> None:
@@ -205,17 +212,17 @@ def test_ended_schedule_cannot_be_paused_resumed_run_or_deleted(
     store.schedules.fire_due()
     for verb in ("pause", "resume", "run", "delete"):
         for id in (cancelled.id, finished.id):
-            with refuses(store, IllegalMove) as caught:
+            with raises_without_change(store, IllegalMove) as caught:
                 getattr(store.schedules, verb)(id)
             assert caught.value.details["allowed"] == []
 
 
 def test_second_pause_and_second_resume_are_rejected(store: Corral) -> None:
     schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.schedules.resume(schedule.id)
     store.schedules.pause(schedule.id)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.schedules.pause(schedule.id)
 
 
@@ -229,7 +236,7 @@ def test_run_puts_a_letter_now_and_keeps_the_next_time(store: Corral, clock: Man
     assert (letter.body, letter.priority, letter.project_id) == ("x", 5, "prj_1")
     assert letter.due_at == clock.now()
     assert store.schedules.get(schedule.id).next_at == schedule.next_at
-    assert record(store) == ["schedule.create", "letter.put", "schedule.run"]
+    assert list_events(store) == ["schedule.create", "letter.put", "schedule.run"]
 
 
 def test_every_run_puts_its_own_letter(store: Corral, clock: ManualClock) -> None:
@@ -283,9 +290,9 @@ def test_schedules_created_between_two_pages_do_not_shift_the_list(store: Corral
 @each_case("cursor", ["", "x", encode_cursor(1), encode_cursor("a", "b")])
 def test_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
     for list_records in (store.schedules.list, store.timers.list):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             list_records(after=cursor)
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             list_records(limit=0)
 
 

@@ -10,7 +10,7 @@ from corral.domain.mail.model import Letter, LetterState
 from corral.domain.schedules.model import ScheduleState
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, YEAR, ManualClock
 from corral.kernel.errors import Invalid
-from tests.support.store import record, refuses, unchanged
+from tests.support.store import list_events, raises_without_change, unchanged
 
 REMOVE_TIME_ZONE = Statement(
     "UPDATE schedules SET time_zone = 'Unknown/Zone' WHERE rule = '3600000'"
@@ -39,7 +39,7 @@ def test_firing_puts_one_letter_and_sets_the_next_time(store: Corral, clock: Man
     fired = store.schedules.get(schedule.id)
     assert (fired.last_at, fired.next_at) == (schedule.next_at, clock.now() + HOUR)
     assert letter.id == fired.last_letter_id
-    assert record(store) == ["schedule.create", "letter.put", "schedule.fire"]
+    assert list_events(store) == ["schedule.create", "letter.put", "schedule.fire"]
 
 
 def test_firing_twice_at_the_same_time_puts_one_letter(store: Corral, clock: ManualClock) -> None:
@@ -78,7 +78,7 @@ def test_timer_fires_once_and_is_finished(store: Corral, clock: ManualClock) -> 
     assert (finished.state, finished.next_at) == (ScheduleState.FINISHED, None)
     clock.advance(YEAR)
     assert store.schedules.fire_due() == []
-    assert record(store) == ["schedule.create", "letter.put", "schedule.finish"]
+    assert list_events(store) == ["schedule.create", "letter.put", "schedule.finish"]
 
 
 def test_due_schedules_fire_in_time_order_up_to_the_limit(
@@ -90,7 +90,7 @@ def test_due_schedules_fire_in_time_order_up_to_the_limit(
     assert [letter.body for letter in store.schedules.fire_due(limit=2)] == [1, 2]
     assert [letter.body for letter in store.schedules.fire_due(limit=2)] == [3]
     for limit in (0, 1_001):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.schedules.fire_due(limit=limit)
 
 
@@ -221,7 +221,7 @@ def test_overlap_skip_skips_while_the_last_letter_is_open(
     first_letter, next_letters = fire_twice(store, clock, "skip")
     assert next_letters == []
     assert [letter.id for letter in store.mail.list().items] == [first_letter.id]
-    assert "schedule.skip" in record(store)
+    assert "schedule.skip" in list_events(store)
     assert store.schedules.next_at() == clock.now() + HOUR
 
 
@@ -256,7 +256,7 @@ def test_overlap_skip_puts_only_the_first_of_many_missed_times(
     schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all", overlap="skip")
     clock.advance(4 * HOUR)
     assert list_scheduled_times(store.schedules.fire_due()) == [schedule.next_at]
-    assert record(store).count("schedule.skip") == 3
+    assert list_events(store).count("schedule.skip") == 3
 
 
 def test_overlap_replace_leaves_the_last_of_many_missed_times(
@@ -291,4 +291,4 @@ def test_broken_schedule_does_not_block_the_others(store: Corral, clock: ManualC
     stopped = store.schedules.get(broken.id)
     assert stopped.state is ScheduleState.PAUSED
     assert "Unknown/Zone" in str(stopped.last_error), "the reason is recorded"
-    assert "schedule.pause" in record(store, broken.id)
+    assert "schedule.pause" in list_events(store, broken.id)

@@ -15,7 +15,7 @@ from corral.domain.sessions.model import NewTurn
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import Invalid
 from tests.support.grouped_cases import each_case
-from tests.support.store import refuses, rows, walk
+from tests.support.store import raises_without_change, rows, walk
 
 
 def append_turns(store: Corral, *contents: str, session: Any = None) -> str:
@@ -89,11 +89,11 @@ def test_words_of_all_languages_are_found_in_any_locale(store: Corral, text: str
 
 def test_empty_query_is_rejected(store: Corral) -> None:
     for text in ("", "  ", "?!"):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.search.find(text)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.search.find("fox", kind="letter")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.search.find("fox", limit=0)
 
 

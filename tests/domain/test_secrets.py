@@ -12,7 +12,7 @@ from corral.api import Corral
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from tests.support.grouped_cases import each_case
-from tests.support.store import contents, record, refuses, rows, walk
+from tests.support.store import contents, list_events, raises_without_change, rows, walk
 
 VALUE = "hunter2-secret"
 
@@ -25,7 +25,7 @@ def test_reference_is_stored_and_replaced(store: Corral, clock: ManualClock) -> 
     replaced = store.secrets.set("token", "file:/run/token")
     assert store.secrets.get("token") == replaced
     assert rows(store, "SELECT count(*) FROM secrets") == [(1,)]
-    assert record(store) == ["secret.set", "secret.set"]
+    assert list_events(store) == ["secret.set", "secret.set"]
 
 
 def test_event_has_only_the_kind_of_a_reference(store: Corral) -> None:
@@ -61,38 +61,38 @@ def test_every_kind_of_reference_is_accepted(store: Corral, reference: str) -> N
     ids=lambda text: ascii(text)[:20],
 )
 def test_invalid_reference_is_rejected_and_not_repeated(store: Corral, reference: str) -> None:
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.secrets.set("token", reference)
     assert VALUE not in f"{caught.value!r} {caught.value} {caught.value.details}"
 
 
 @each_case("name", ["", "1x", "a b", "a/b", "../x", "x" * 101, "ü", "a\0", "\ud800"])
 def test_invalid_secret_name_is_rejected(store: Corral, name: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.secrets.set(name, "env:X")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.secrets.save_value(name, VALUE, where="file")
 
 
 def test_unknown_secret_is_not_found(store: Corral) -> None:
     for call in (store.secrets.get, store.secrets.delete, store.secrets.resolve):
-        with refuses(store, NotFound):
+        with raises_without_change(store, NotFound):
             call("unknown")
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"], ids=ascii)
 def test_unstorable_secret_name_is_rejected_before_the_query(store: Corral, name: str) -> None:
     for call in (store.secrets.get, store.secrets.delete, store.secrets.resolve):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             call(name)
 
 
 def test_secret_is_deleted_once(store: Corral) -> None:
     secret = store.secrets.set("token", "env:X")
     assert store.secrets.delete("token") == secret
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.secrets.delete("token")
-    assert record(store) == ["secret.set", "secret.delete"]
+    assert list_events(store) == ["secret.set", "secret.delete"]
 
 
 @each_case("limit", [1, 2, 50])
@@ -111,15 +111,15 @@ def test_secret_added_between_pages_does_not_disturb_the_list(store: Corral) -> 
 
 
 def test_list_rejects_bad_cursor_and_limit(store: Corral) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.secrets.list(after="invalid")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.secrets.list(limit=0)
 
 
 def test_value_is_resolved_on_each_use(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
     store.secrets.set("token", "env:TOKEN")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.secrets.resolve("token")
     monkeypatch.setenv("TOKEN", VALUE)
     assert store.secrets.resolve("token") == VALUE
@@ -148,7 +148,7 @@ def test_saving_a_value_again_replaces_it(store: Corral) -> None:
 
 @each_case("value", ["abc\ud800", "", "a\0b"], ids=ascii)
 def test_unsavable_value_leaves_no_file(store: Corral, tmp_path: Path, value: str) -> None:
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.secrets.save_value("token", value, where="file")
     assert "abc" not in str(caught.value)
     folder = tmp_path / "home" / "secrets"
@@ -160,7 +160,7 @@ def test_missing_key_ring_error_names_the_alternative(
 ) -> None:
     # The real package, with the backend that it falls back to on a server.
     monkeypatch.setattr(keyring, "set_password", keyring.backends.fail.Keyring().set_password)
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         store.secrets.save_value("token", VALUE, where="keyring")
     assert VALUE not in str(caught.value)
     assert caught.value.details["reason"] == "no_keyring"

@@ -1,15 +1,19 @@
 """Mailboxes of sessions: open, closed, replaced and unknown sessions."""
 
+from typing import Any
+
 import pytest
 
 from corral.api import Corral
+from corral.domain.mail import ops as mail
+from corral.domain.mail.model import Letter, LetterDraft
 from corral.kernel.clock import MINUTE, ManualClock
 from corral.kernel.errors import IllegalMove, NotFound
 from tests.support.cli_runner import Cli
 from tests.support.fake_channels import Runner
 from tests.support.grouped_cases import each_case
 from tests.support.prompt_parser import quotes_in
-from tests.support.store import refuses
+from tests.support.store import list_events, raises_without_change
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -23,15 +27,15 @@ def runner(store: Corral) -> Runner:
 
 def test_letter_to_an_unknown_session_is_rejected(store: Corral, runner: Runner) -> None:
     unknown_mailbox = "session:ses_unknown"
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.mail.put(unknown_mailbox, "hello")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.mail.write("ada", "hello", to=unknown_mailbox)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.timers.set(unknown_mailbox, "hello", delay_ms=MINUTE)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.schedules.create(unknown_mailbox, "hello", every_ms=MINUTE)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.alerts.add(["failed"], target_kind="mailbox", target=unknown_mailbox)
     assert store.mail.list().items == []
 
@@ -47,7 +51,7 @@ def test_letter_to_a_closed_session_without_successor_is_rejected(
 ) -> None:
     session = store.sessions.open("ada")
     store.sessions.close(session.id)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.mail.put(f"session:{session.id}", "hello")
     store.sessions.reopen(session.id)
     assert store.mail.put(f"session:{session.id}", "hello").state == "waiting"
@@ -107,6 +111,78 @@ def test_scheduled_letter_to_a_closed_session_notifies_its_sender(
     assert session.id in str(letter.last_error)
     (notice,) = store.mail.list(mailbox="user:ann").items
     assert notice.body["undelivered"] == letter.id
+
+
+# -- senders that are gone -----------------------------------------------------------------------
+
+
+def put_from_a_closed_session(store: Corral, **options: Any) -> Letter:
+    """Put a letter whose sender is a session that is closed afterwards."""
+    session = store.sessions.open("ada")
+    letter = store.mail.put("queue:work", "late", sender=f"session:{session.id}", **options)
+    store.sessions.close(session.id)
+    return letter
+
+
+def assert_ended_without_notice(store: Corral, letter: Letter, state: str) -> None:
+    assert store.mail.get(letter.id).state == state
+    assert list_events(store, letter.id)[-1] == "letter.notice_undelivered"
+    assert [item.mailbox for item in store.mail.list(all=True).items] == [letter.mailbox]
+
+
+def test_refuse_succeeds_if_the_sending_session_is_closed(store: Corral, runner: Runner) -> None:
+    put_from_a_closed_session(store)
+    (letter,) = store.mail.claim("queue:work", owner="o")
+    store.mail.refuse(letter, "wrong recipient")
+    assert_ended_without_notice(store, letter, "refused")
+
+
+def test_refuse_succeeds_if_the_sending_session_is_unknown(store: Corral) -> None:
+    store.mail.put("queue:work", "late", sender="session:ses_unknown")
+    (letter,) = store.mail.claim("queue:work", owner="o")
+    store.mail.refuse(letter, "wrong recipient")
+    assert_ended_without_notice(store, letter, "refused")
+
+
+def test_last_failure_is_recorded_if_the_sending_session_is_closed(
+    store: Corral, runner: Runner
+) -> None:
+    store.settings.set("mail.max_attempts", 1)
+    put_from_a_closed_session(store)
+    (letter,) = store.mail.claim("queue:work", owner="o")
+    assert store.mail.fail(letter, "no route").state == "dead"
+    assert_ended_without_notice(store, letter, "dead")
+
+
+def test_sweep_expires_letters_of_closed_sessions(
+    store: Corral, runner: Runner, clock: ManualClock
+) -> None:
+    letter = put_from_a_closed_session(store, expires_at=clock.now() + MINUTE)
+    clock.advance(MINUTE)
+    assert [expired.id for expired in store.internal.mail.expire_due()] == [letter.id]
+    assert_ended_without_notice(store, letter, "expired")
+
+
+def test_claim_delivers_other_letters_if_the_sender_of_an_expired_one_is_closed(
+    store: Corral, runner: Runner, clock: ManualClock
+) -> None:
+    expired = put_from_a_closed_session(store, expires_at=clock.now() + MINUTE)
+    other = store.mail.put("queue:work", "other")
+    clock.advance(MINUTE)
+    claimed = store.mail.claim("queue:work", owner="o", limit=2)
+    assert [letter.id for letter in claimed] == [other.id]
+    assert store.mail.get(expired.id).state == "expired"
+
+
+def test_batch_with_a_known_key_returns_the_letter_of_a_replaced_session(
+    store: Corral, runner: Runner
+) -> None:
+    closed, successor = create_successor(store)
+    with store.transaction() as tx:
+        first = mail.put_many(tx, [LetterDraft(closed, "hello", "k")])
+    with store.transaction() as tx:
+        assert mail.put_many(tx, [LetterDraft(closed, "hello", "k")]) == first
+    assert store.mail.list(mailbox=successor).items == []
 
 
 @pytest.fixture

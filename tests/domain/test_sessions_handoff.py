@@ -11,7 +11,7 @@ from corral.kernel.clock import DAY, YEAR, ManualClock
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
 from tests.support.grouped_cases import each_case
 from tests.support.invariants import check_store
-from tests.support.store import record, refuses, rows, unchanged, walk
+from tests.support.store import list_events, raises_without_change, rows, unchanged, walk
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def test_handoff_gives_last_turns_and_note_and_keeps_history(store: Corral) -> N
     assert updated.agent_id == context.agent_id == store.agents.get("ben").id
     assert (updated.provider, updated.provider_session) == ("codex", None)
     assert rows(store, "SELECT count(*) FROM handoffs") == [(1,)]
-    assert record(store, session.id)[-1] == "session.handoff"
+    assert list_events(store, session.id)[-1] == "session.handoff"
 
 
 def test_context_includes_turns_since_the_handoff(store: Corral) -> None:
@@ -98,7 +98,7 @@ def test_invalid_handoff_policies_are_rejected(
     store: Corral, policy: str, options: dict[str, Any]
 ) -> None:
     session = store.sessions.open("ada")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.sessions.handoff(session, "ben", policy, **options)
 
 
@@ -106,15 +106,15 @@ def test_handoff_requires_active_agent_and_open_session(
     store: Corral,
 ) -> None:
     session = store.sessions.open("ada")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.sessions.handoff(session, "eve")
     store.agents.retire("ben")
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.sessions.handoff(session, "ben")
     store.sessions.close(session)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.sessions.handoff(session, "ada")
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.sessions.clear(session)
 
 
@@ -122,7 +122,7 @@ def test_provider_session_of_the_previous_agent_is_rejected(store: Corral) -> No
     session = store.sessions.open("ada")
     store.sessions.set_provider_session(session, "claude", "a", agent="ada")
     store.sessions.handoff(session, "ben")
-    with refuses(store, Conflict):
+    with raises_without_change(store, Conflict):
         store.sessions.set_provider_session(session, "claude", "b", agent="ada")
     store.sessions.set_provider_session(session, "codex", "c", agent="ben")
 
@@ -214,7 +214,7 @@ def test_fork_at_unknown_turn_is_rejected(store: Corral) -> None:
     session = store.sessions.open("ada")
     append_turns(store, session, 1)
     for turn in (-1, 2):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.sessions.fork(session, turn)
 
 
@@ -284,7 +284,7 @@ def test_retention_deletes_closed_session_and_its_data(store: Corral, clock: Man
     for table in ("turns", "session_state", "handoffs", "retros"):
         assert len(rows(store, f"SELECT 1 FROM {table}")) == 2, table
     assert len(store.search.find("zebra").items) == 2
-    assert record(store, expired.id)[-1] == "session.delete"
+    assert list_events(store, expired.id)[-1] == "session.delete"
     check_store(store)
 
 
@@ -325,9 +325,9 @@ def test_long_session_is_deleted_in_batches(store: Corral, clock: ManualClock) -
     store.sessions.close(session)
     with store.transaction() as tx:
         assert not retention.delete_batch(tx, session.id, limit=1_000)
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.sessions.reopen(session)
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.sessions.fork(session)
     clock.advance(2 * YEAR)
     assert count_pruned(store) == 1

@@ -13,7 +13,7 @@ from corral.kernel.clock import ManualClock
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from tests.support.grouped_cases import each_case
 from tests.support.statement_trace import trace_statements
-from tests.support.store import record, refuses, unchanged, walk
+from tests.support.store import list_events, raises_without_change, unchanged, walk
 
 MISSING = "ses_00000000000000000000000000"
 
@@ -33,7 +33,7 @@ def test_session_is_opened_for_an_agent_in_a_project(
     assert (session.state, session.turns, session.provider_session) == ("open", 0, None)
     assert (session.title, session.reply_to, session.created_at) == ("t", "user:eve", clock.now())
     assert store.sessions.get(session.id[:20]) == session
-    assert record(store, session.id) == ["session.open"]
+    assert list_events(store, session.id) == ["session.open"]
 
 
 def test_session_needs_no_agent_and_no_project(store: Corral) -> None:
@@ -43,13 +43,13 @@ def test_session_needs_no_agent_and_no_project(store: Corral) -> None:
 def test_session_for_unknown_agent_or_project_is_rejected(store: Corral) -> None:
     store.agents.create("old")
     store.agents.retire("old")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.sessions.open("unknown")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.sessions.open(project="prj_0")
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.sessions.open("old")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.sessions.open(reply_to="invalid")
 
 
@@ -102,7 +102,7 @@ def test_turn_writes_no_event(store: Corral) -> None:
     session = store.sessions.open()
     store.sessions.append(session, "user", "hi")
     store.sessions.append_many(session, [{"role": "user", "content": "ho"}])
-    assert record(store, session.id) == ["session.open"]
+    assert list_events(store, session.id) == ["session.open"]
 
 
 def test_append_is_one_transaction_with_few_statements(
@@ -142,7 +142,7 @@ def test_invalid_turns_are_rejected(
     store: Corral, role: str, content: str, options: dict[str, Any]
 ) -> None:
     session = store.sessions.open()
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.sessions.append(session, role, content, **options)
 
 
@@ -159,7 +159,7 @@ def test_closed_session_accepts_no_turn_until_reopened(store: Corral, clock: Man
         lambda: store.sessions.set_state(session, "a", 1),
         lambda: store.sessions.close(session),
     ):
-        with refuses(store, IllegalMove):
+        with raises_without_change(store, IllegalMove):
             operation()
     assert [turn.content for turn in store.sessions.turns(session).items] == ["hi"]
     assert store.sessions.reopen(session).closed_at is None
@@ -174,7 +174,7 @@ def test_unknown_session_accepts_no_turn(store: Corral) -> None:
         lambda: store.sessions.last(MISSING),
         lambda: store.sessions.get("ses_0"),
     ):
-        with refuses(store, NotFound):
+        with raises_without_change(store, NotFound):
             operation()
 
 
@@ -207,10 +207,10 @@ def test_append_many_is_atomic_and_ordered(store: Corral) -> None:
         (3, "three"),
     ]
     assert store.sessions.get(session.id).turns == 3
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.sessions.append_many(session, [NewTurn("user", "ok"), NewTurn("person", "no")])
     for turns in ([], [5], [{"role": "user"}], [{"role": "user", "content": "x", "colour": 1}]):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.sessions.append_many(session, turns)
 
 
@@ -289,7 +289,7 @@ def test_state_values_are_kept_until_deleted(store: Corral) -> None:
     assert store.sessions.state(session.id) == {"b": {"x": [1]}}
     with unchanged(store):
         store.sessions.set_state(session, "a", None)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.sessions.set_state(session, "", 1)
 
 
@@ -299,7 +299,7 @@ def test_rename_changes_the_title(store: Corral) -> None:
     assert store.sessions.rename(session.id, None).title is None
     store.sessions.close(session)
     assert store.sessions.rename(session.id, "closed").title == "closed"
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.sessions.rename(MISSING, "x")
 
 

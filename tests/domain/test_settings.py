@@ -10,7 +10,7 @@ from corral.domain.settings.model import DEFINITIONS
 from corral.kernel.clock import DAY, MINUTE, ManualClock, format_duration
 from corral.kernel.errors import Invalid
 from tests.support.grouped_cases import each_case
-from tests.support.store import record, refuses, rows, unchanged
+from tests.support.store import list_events, raises_without_change, rows, unchanged
 
 NAME = "mail.max_attempts"
 
@@ -42,7 +42,7 @@ def test_second_value_replaces_the_first(store: Corral, clock: ManualClock) -> N
     store.settings.set(NAME, 4)
     setting = store.settings.get(NAME)
     assert (setting.value, setting.updated_at) == (4, clock.now())
-    assert record(store) == ["setting.set", "setting.set"]
+    assert list_events(store) == ["setting.set", "setting.set"]
     assert rows(store, "SELECT count(*) FROM settings") == [(1,)]
 
 
@@ -75,7 +75,7 @@ def test_unset_value_makes_wider_scope_apply(store: Corral) -> None:
     store.settings.set(NAME, 3, scope="agent:ada")
     assert store.settings.unset(NAME, scope="agent:ada").value == 2
     assert store.settings.unset(NAME).value == DEFINITIONS[NAME].default
-    assert record(store)[2:] == ["setting.unset", "setting.unset"]
+    assert list_events(store)[2:] == ["setting.unset", "setting.unset"]
     with unchanged(store):
         assert store.settings.unset(NAME).scope == "default"
 
@@ -105,7 +105,7 @@ def test_number_out_of_range_is_rejected(store: Corral, name: str) -> None:
     assert store.settings.set(name, low).value == low
     assert store.settings.set(name, high).value == high
     for number in (low - 1, high + 1):
-        with refuses(store, Invalid) as caught:
+        with raises_without_change(store, Invalid) as caught:
             store.settings.set(name, number)
         assert (
             f"expected {format_limit(name, low)} to {format_limit(name, high)}"
@@ -124,13 +124,13 @@ def test_every_default_is_valid(store: Corral, name: str) -> None:
     ids=repr,
 )
 def test_value_of_wrong_type_is_rejected(store: Corral, value: Any) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.settings.set(NAME, value)
 
 
 @each_case("value", [[], 5, "5", [-1], [1, "2"], [1] * 101, [2**70], [None]], ids=str)
 def test_invalid_backoff_list_is_rejected(store: Corral, value: Any) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.settings.set("mail.backoff_ms", value)
 
 
@@ -147,17 +147,17 @@ def test_unknown_setting_is_rejected_with_a_suggestion(store: Corral) -> None:
         lambda: store.settings.unset(misspelled),
     ]
     for call in calls:
-        with refuses(store, Invalid) as caught:
+        with raises_without_change(store, Invalid) as caught:
             call()
         assert "Did you mean mail.max_attempts?" in caught.value.message
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.settings.get("zzz")
     assert caught.value.details["reason"] == "unknown_setting"
 
 
 @each_case("name", ["", "a\0b", "\ud800"], ids=ascii)
 def test_invalid_setting_name_is_rejected(store: Corral, name: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.settings.get(name)
 
 
@@ -177,18 +177,18 @@ def test_invalid_setting_name_is_rejected(store: Corral, name: str) -> None:
     ids=lambda scope: ascii(scope)[:20],
 )
 def test_invalid_scope_is_rejected(store: Corral, scope: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.settings.set(NAME, 3, scope=scope)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.settings.unset(NAME, scope=scope)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.settings.list(scope=scope)
 
 
 @each_case("owner_kind", ["agent", "project"])
 @each_case("text", ["a\0b", "\ud800"], ids=ascii)
 def test_invalid_agent_or_project_is_rejected(store: Corral, owner_kind: str, text: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.settings.get(NAME, **{owner_kind: text})
 
 
@@ -199,7 +199,7 @@ def test_event_of_project_setting_belongs_to_project(store: Corral) -> None:
 
 @pytest.mark.parametrize("scope", ["project:prj_1", "agent:ada"])
 def test_setting_is_rejected_in_a_scope_that_is_not_read(store: Corral, scope: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.settings.set("nodes.retention_ms", DAY, scope=scope)
 
 
@@ -214,6 +214,6 @@ def test_agent_setting_applies_to_its_mailbox(store: Corral) -> None:
 def test_max_hops_can_be_set_for_agent_but_not_for_project(
     store: Corral,
 ) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.settings.set("mail.max_hops", 5, scope="project:prj_1")
     assert store.settings.set("mail.max_hops", 5, scope="agent:ada").value == 5

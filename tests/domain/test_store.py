@@ -10,7 +10,7 @@ from corral.db.statement import Statement
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import Invalid, StoreUnavailable
 from tests.support.grouped_cases import each_case
-from tests.support.store import refuses, rows, unchanged
+from tests.support.store import raises_without_change, rows, unchanged
 
 
 def test_store_reports_engine_url_and_schema_version(store: Corral, engine: str) -> None:
@@ -84,7 +84,7 @@ def test_durability_is_stored_in_the_store(store: Corral, url: str, engine: str)
     if engine == "postgres":  # the server decides, and the test server does not sync
         assert store.db.durability() == "normal"
         for level in ("normal", "full"):
-            with refuses(store, Invalid):
+            with raises_without_change(store, Invalid):
                 store.db.durability(level)
         return
     assert store.db.durability() == "normal"
@@ -96,7 +96,7 @@ def test_durability_is_stored_in_the_store(store: Corral, url: str, engine: str)
 
 @each_case("level", ["", "FULL", "off"])
 def test_unknown_durability_is_rejected(store: Corral, level: str) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.db.durability(level)
 
 

@@ -36,7 +36,7 @@ from tests.support.grouped_cases import each_case
 from tests.support.invariants import check_store
 from tests.support.run_factories import add_launch, add_run, held, running
 from tests.support.state_rows import insert, state_tables
-from tests.support.store import refuses
+from tests.support.store import raises_without_change
 
 pytestmark = pytest.mark.slow
 
@@ -339,7 +339,7 @@ def test_restored_store_accepts_writes(
     timer = old_store.timers.set("agent:ada", "tick", delay_ms=HOUR)
     new_store.db.restore(old_store.db.backup(tmp_path / "backup.db"))
     assert new_store.mail.put("agent:ada", 2, key="k").body == 1
-    with refuses(new_store, Held):
+    with raises_without_change(new_store, Held):
         new_store.mail.ack(letter)  # the restore revoked leases
     clock.advance(HOUR)
     (next_letter,) = new_store.mail.claim("agent:ada", owner="o")
@@ -423,7 +423,7 @@ def test_restore_into_empty_store_keeps_no_previous_file(
 
 def test_backup_does_not_overwrite_an_existing_file(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "b.db").write_text("original")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.db.backup(tmp_path / "b.db")
     assert (tmp_path / "b.db").read_text() == "original"
 
@@ -431,7 +431,7 @@ def test_backup_does_not_overwrite_an_existing_file(store: Corral, tmp_path: Pat
 @each_case("name", ["missing/b.db", ".", "file/b.db"])
 def test_backup_to_unwritable_path_is_rejected(store: Corral, tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.db.backup(tmp_path / name)
 
 
@@ -444,7 +444,7 @@ def test_file_that_is_not_a_backup_is_rejected_unchanged(store: Corral, tmp_path
     connection.execute("CREATE TABLE a (b)")
     connection.close()
     for name in ("missing", "text", "empty", "folder", "other.db"):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.db.restore(tmp_path / name)
 
 
@@ -455,7 +455,7 @@ def test_damaged_backup_is_rejected_unchanged(store: Corral, tmp_path: Path) -> 
     data = bytearray(file.read_bytes())
     data[4096 * 5 : 4096 * 30] = bytes(4096 * 25)
     file.write_bytes(data)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.db.restore(file)
 
 
@@ -464,7 +464,7 @@ def test_backup_with_newer_schema_is_rejected(store: Corral, tmp_path: Path) -> 
     newer = apsw.Connection(str(file))
     newer.execute("PRAGMA user_version = 999")
     newer.close()
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.db.restore(file)
     assert "newer" in caught.value.message
 
@@ -561,7 +561,7 @@ def test_published_numbers_are_not_reused_after_restore(store: Corral, tmp_path:
         store.db.restore(backup)
     lock = store.locks.acquire(project, "b", "user:eve")
     assert lock.fence > lost_lock.fence
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.locks.renew(lost_lock)
     assert store.locks.holders(project, "b") == [lock]
     assert store.messages.send_as_system("web/room", "three")[0].id not in message_ids
@@ -573,7 +573,7 @@ def test_published_numbers_are_not_reused_after_restore(store: Corral, tmp_path:
     ]
     assert [line.message for line in store.outputs.log_lines(run).items] == ["before", "three"]
     assert store.charges.list().items == [charge, kept_charge]  # placeholder rows are not listed
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.charges.get("chg_3")
     total = store.charges.total("all")
     assert (total.charges, total.unpriced, total.cost_micros) == (2, 0, 4)
@@ -620,7 +620,7 @@ def test_backup_with_foreign_schema_is_rejected(store: Corral, tmp_path: Path, d
         store.mail.put("agent:ada", 1)
     file = store.db.backup(tmp_path / "b.db")
     change_file(file, SCHEMA_DAMAGE[damage])
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.db.restore(file)
     assert "another back-up" in caught.value.message
     assert not list(tmp_path.glob("*.before-restore*"))
@@ -646,7 +646,7 @@ def test_foreign_objects_are_removed_from_a_backup(
     change_file(file, *statements)
     problem = restore_problem(file)
     assert problem is not None
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.db.restore(file)
     assert caught.value.message == problem
     program, path, statement = shlex.split(problem.split("`")[1])
@@ -672,7 +672,7 @@ def test_backup_with_forged_schema_is_rejected(
 ) -> None:
     file = store.db.backup(tmp_path / "b.db")
     rewrite_schema(file, statement)
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.db.restore(file)
     assert "another back-up" in caught.value.message
 
@@ -691,7 +691,7 @@ def test_backup_changed_after_the_check_is_rejected(
         return checked
 
     monkeypatch.setattr(backup, "check_backup_file", check_then_change)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.db.restore(file)
 
 
@@ -741,6 +741,6 @@ def test_older_backup_is_compared_with_its_own_schema_version(
     assert store.settings.get("mail.max_attempts").value == 3
     assert {finding.state for finding in store.db.verify()} == {"ok"}
     change_file(file, SCHEMA_DAMAGE["a view"])
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.db.restore(file)
     assert caught.value.details["reason"] == "foreign_schema"

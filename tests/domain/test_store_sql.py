@@ -7,7 +7,7 @@ import pytest
 from corral.api import Corral
 from corral.kernel.errors import Invalid
 from tests.support.grouped_cases import each_case
-from tests.support.store import refuses, unchanged
+from tests.support.store import raises_without_change, unchanged
 
 ENDLESS = (
     "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i > 0)"
@@ -55,20 +55,20 @@ def test_endless_query_returns_rows_up_to_the_limit(store: Corral) -> None:
 
 
 def test_query_beyond_its_timeout_is_stopped(store: Corral) -> None:
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.db.sql(ENDLESS, timeout_ms=100)
     assert caught.value.details["timeout_ms"] == 100
 
 
 @each_case("limit", [0, -1, 100_001])
 def test_limit_out_of_range_is_rejected(store: Corral, limit: int) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.db.sql("SELECT 1", limit=limit)
 
 
 @each_case("timeout_ms", [0, -1, 600_001])
 def test_timeout_out_of_range_is_rejected(store: Corral, timeout_ms: int) -> None:
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.db.sql("SELECT 1", timeout_ms=timeout_ms)
 
 
@@ -111,7 +111,7 @@ def test_timeout_out_of_range_is_rejected(store: Corral, timeout_ms: int) -> Non
 )
 def test_writing_statement_is_rejected(store: Corral, query: str) -> None:
     store.mail.put("agent:ada", 1)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.db.sql(query)
 
 
@@ -125,7 +125,7 @@ def test_query_cannot_write_files(store: Corral, tmp_path: Path) -> None:
         f"SELECT 1; COPY (SELECT 1) TO '{target}'",
         f"SELECT writefile('{target}', 'x')",
     ):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.db.sql(query)
         assert not target.exists()
 
@@ -136,14 +136,14 @@ def test_query_cannot_write_files(store: Corral, tmp_path: Path) -> None:
     ids=ascii,
 )
 def test_invalid_sql_is_rejected_with_a_message(store: Corral, query: str) -> None:
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.db.sql(query)
     assert caught.value.message.endswith(".")
 
 
 def test_runtime_error_of_a_query_is_an_input_error(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.db.sql("SELECT abs(-9223372036854775807 - 1), 1/(seq - seq) FROM letters")
 
 

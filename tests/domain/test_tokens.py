@@ -8,7 +8,7 @@ import pytest
 from corral.api import Corral
 from corral.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
 from corral.kernel.clock import DAY, MINUTE, ManualClock
-from tests.support.store import contents, record, refuses, unchanged, walk
+from tests.support.store import contents, list_events, raises_without_change, unchanged, walk
 
 
 def test_token_permits_its_scope(store: Corral) -> None:
@@ -22,7 +22,7 @@ def test_token_permits_its_scope(store: Corral) -> None:
     )
     assert not identity.may_write
     assert store.internal.tokens.check(store.tokens.create("other").value).may_write
-    assert record(store, token.token.id) == ["token.create"]
+    assert list_events(store, token.token.id) == ["token.create"]
 
 
 def test_secret_of_a_token_is_not_stored(store: Corral) -> None:
@@ -34,7 +34,7 @@ def test_secret_of_a_token_is_not_stored(store: Corral) -> None:
 def test_invalid_secret_is_rejected_and_not_repeated(store: Corral) -> None:
     store.tokens.create("script")
     for value in ("", "x", "crl_", "crl_" + "0" * 64, "crl_" + "0" * 63 + "\n", "tok_1"):
-        with refuses(store, Refused) as caught:
+        with raises_without_change(store, Refused) as caught:
             store.internal.tokens.check(value)
         assert caught.value.details == {"reason": "unknown_token"}
         assert len(value) < 10 or value not in caught.value.message
@@ -43,11 +43,11 @@ def test_invalid_secret_is_rejected_and_not_repeated(store: Corral) -> None:
 def test_revoked_token_is_rejected_and_frees_its_name(store: Corral) -> None:
     token = store.tokens.create("script")
     assert store.tokens.revoke("script").ended_at is not None
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.internal.tokens.check(token.value)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.tokens.revoke(token.token.id)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.tokens.revoke("script")
     assert store.tokens.create("script").token.id != token.token.id
 
@@ -57,22 +57,22 @@ def test_token_expires(store: Corral, clock: ManualClock) -> None:
     clock.advance(999)
     store.internal.tokens.check(token.value)
     clock.advance(1)
-    with refuses(store, Refused) as caught:
+    with raises_without_change(store, Refused) as caught:
         store.internal.tokens.check(token.value)
     assert caught.value.details["reason"] == "expired"
 
 
 def test_token_name_is_unique(store: Corral) -> None:
     store.tokens.create("script")
-    with refuses(store, Conflict):
+    with raises_without_change(store, Conflict):
         store.tokens.create("script")
     for name in ("", "a b", "-x", "x" * 61, "tok:1", "ü"):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.tokens.create(name)
     for scope in ("", "all", "agent:", "read "):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.tokens.create("x", scope=scope)
-    with refuses(store, Invalid):
+    with raises_without_change(store, Invalid):
         store.tokens.create("x", ttl_ms=0)
 
 
@@ -86,9 +86,9 @@ def test_agent_token_acts_as_agent_until_it_is_retired(store: Corral) -> None:
         "agent:ada",
     )
     store.agents.retire("ada")
-    with refuses(store, Refused):
+    with raises_without_change(store, Refused):
         store.internal.tokens.check(token.value)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.tokens.create("x", scope="agent:unknown")
 
 
@@ -102,7 +102,7 @@ def test_use_is_recorded_once_a_minute_without_event(store: Corral, clock: Manua
     clock.advance(MINUTE + 1)
     assert store.internal.tokens.record_use(id)
     assert store.tokens.get("script").used_at == clock.now() != first_use
-    assert record(store, id) == ["token.create"]
+    assert list_events(store, id) == ["token.create"]
 
 
 def test_active_tokens_are_listed_by_name_and_all_by_age(store: Corral) -> None:

@@ -13,7 +13,7 @@ from corral.mcp.registry import MAX_TOOLS, TOOLS, ToolSpec, list_tools
 from tests.support.grouped_cases import each_case
 from tests.support.mcp_clients import Agent, ToolError
 from tests.support.run_factories import add_run
-from tests.support.store import record, rows, unchanged
+from tests.support.store import list_events, rows, unchanged
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_repeated_call_with_a_key_is_done_once(
     first = ada(tool, **arguments, idempotency_key="k1")
     with unchanged(store):
         assert ada(tool, **arguments, idempotency_key="k1") == first
-    assert record(store).count("task.claim") <= 1
+    assert list_events(store).count("task.claim") <= 1
 
 
 def test_key_belongs_to_one_agent_and_one_call(ada: Agent, bob: Agent) -> None:

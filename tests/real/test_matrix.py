@@ -27,7 +27,7 @@ from corral.kernel.clock import HOUR, MINUTE, ManualClock
 from tests.real.home import wait_until
 from tests.real.homeserver import Homeserver, MatrixUser
 from tests.support.fake_channels import Runner
-from tests.support.store import record
+from tests.support.store import list_events
 
 ROOT = Path(__file__).parents[2]
 _number = iter(range(1_000))
@@ -301,7 +301,7 @@ def test_encrypted_room_is_reported_and_not_read(matrix_chat: MatrixChat) -> Non
     matrix_chat.ann.send(room, encrypted, "m.room.encrypted")
     matrix_chat.ann.post(room, "plain")
     assert [item.text for item in matrix_chat.poll()] == ["plain"]
-    assert "channel.skip_event" in record(matrix_chat.store, matrix_chat.channel.id)
+    assert "channel.skip_event" in list_events(matrix_chat.store, matrix_chat.channel.id)
 
 
 # -- failures -------------------------------------------------------------------------------------

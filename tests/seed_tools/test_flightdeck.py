@@ -10,7 +10,7 @@ from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from corral.kernel.exit_status import ExitStatus
 from tests.support.run_factories import held
-from tests.support.store import refuses, unchanged
+from tests.support.store import raises_without_change, unchanged
 from tests.support.task_factories import (
     board,
     check_counts,
@@ -30,7 +30,7 @@ def test_1_batch_order_does_not_matter(store: Corral, tmp_path: Path) -> None:
         [{"key": "X"}, {"key": "X"}],
         [{"key": "X"}, {"key": "Y", "depends_on": ["unknown"]}],
     ):
-        with refuses(store, Invalid):
+        with raises_without_change(store, Invalid):
             store.tasks.declare(project, batch)
     assert len(board(store, project)) == 2
 
@@ -117,13 +117,13 @@ def test_only_the_claimant_can_complete_a_task_and_done_is_final(url: str, tmp_p
         task = store.tasks.claim(project, "ada", key="A")
         assert task is not None
         for key in "AB":
-            with refuses(store, Refused):
+            with raises_without_change(store, Refused):
                 store.tasks.submit(key, "done", agent="eve")
         store.tasks.submit(task, "done")
         store.tasks.accept("A")
         with unchanged(store):
             store.tasks.submit(task, "done")
-        with refuses(store, IllegalMove) as caught:
+        with raises_without_change(store, IllegalMove) as caught:
             store.tasks.pause("A")
         assert (caught.value.details["state"], caught.value.details["allowed"]) == (
             "done",

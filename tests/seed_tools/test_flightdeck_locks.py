@@ -9,7 +9,7 @@ from corral.api import Corral
 from corral.kernel.clock import MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Held
 from tests.support.run_factories import running
-from tests.support.store import refuses
+from tests.support.store import raises_without_change
 
 
 def test_lock_conflict_renewal_and_expiry(
@@ -25,7 +25,7 @@ def test_lock_conflict_renewal_and_expiry(
     run = running(store)
     first = store.locks.acquire(project.id, "src/*", "x", run=run.id)
 
-    with refuses(store, Held) as caught:
+    with raises_without_change(store, Held) as caught:
         store.locks.acquire(project.id, "./src/a.py", "y")
     assert caught.value.details["owner"] == "agent:x"
     assert caught.value.details["until"] == clock.now() + 5 * MINUTE
@@ -45,13 +45,13 @@ def test_lock_conflict_renewal_and_expiry(
     (letter,) = store.mail.list(mailbox="agent:y").items
     assert (letter.body["lock"], letter.body["state"]) == (second.id, "held")
 
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.locks.release(first)
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.locks.renew(first)
     (tmp_path / "src" / "a.py").write_text("late")
-    with refuses(store, Held) as caught:
+    with raises_without_change(store, Held) as caught:
         store.locks.commit(tmp_path, "late", agent="x", run=run.id)
     assert "agent:y" in caught.value.message
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.locks.commit(tmp_path, "late", agent="x", files=["src/a.py"])

@@ -19,7 +19,7 @@ from corral.api import Corral
 from corral.errors import Conflict, Invalid, Refused
 from tests.support.errors import because
 from tests.support.race_helpers import agent, attempts, git, make_repository, states, tree_of
-from tests.support.store import record
+from tests.support.store import list_events
 from tests.support.threads import Racer
 
 # Runs and worktrees; what races store is tested on both engines in tests/domain.
@@ -101,7 +101,7 @@ def test_2_failed_attempts_cannot_be_selected(
     (tmp_path / "bad.sh").write_text(WRITE_RESULT)
     retried = live_store.races.retry(failed.id, "2")
     # Another driver may finish it first, so the events are checked.
-    moves = record(live_store, retried.latest.id)
+    moves = list_events(live_store, retried.latest.id)
     assert moves[:3] == ["round.begin", "round.fail", "round.retry"]
     retried = live_store.races.wait(failed.id, timeout_ms=WAIT_MS)
     assert (states(retried), retried.latest.state) == (["failed", "completed"], "selecting")

@@ -18,7 +18,7 @@ from corral.kernel.errors import Held, Refused
 from tests.support.fake_channels import Chat, Runner
 from tests.support.invariants import check_store
 from tests.support.prompt_parser import texts_in
-from tests.support.store import record
+from tests.support.store import list_events
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -282,7 +282,7 @@ def test_7_forged_letter_without_a_destination_is_not_sent(store: Corral) -> Non
     assert chat.platform.words() == []
     letter = store.mail.get(forged.id)
     assert "no destination" in (letter.last_error or "")
-    assert "letter.refuse" in record(store, forged.id), "the refusal is recorded"
+    assert "letter.refuse" in list_events(store, forged.id), "the refusal is recorded"
     store.destinations.grant("ada", chat.place(), name="room")
     store.messages.send("now I may", agent="ada", to="room")
     chat.deliver()

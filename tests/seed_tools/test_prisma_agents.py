@@ -22,7 +22,7 @@ from corral.kernel.exit_status import ExitStatus
 from tests.support.home import Home, wait_until
 from tests.support.processes import run_concurrently
 from tests.support.run_factories import ended, held, queued, run_spec, running, without_supervisors
-from tests.support.store import contents, record, refuses, rows, unchanged
+from tests.support.store import contents, list_events, raises_without_change, rows, unchanged
 from tests.support.threads import race
 
 
@@ -53,7 +53,7 @@ def test_3_granting_a_tool_twice_is_idempotent(store: Corral) -> None:
     for _ in range(2):
         store.agents.grant("ada", "Write")
     assert [grant.tool for grant in store.agents.grants("ada").items] == ["Write"]
-    assert record(store).count("agent.grant") == 1
+    assert list_events(store).count("agent.grant") == 1
 
 
 def test_3_denied_tool_is_disabled_in_the_agent_command(store: Corral) -> None:
@@ -117,7 +117,7 @@ def test_5_one_of_several_threads_acquires_a_queued_run(
             assert racer.error is None or isinstance(racer.error, Conflict)
         acquired = store.runs.get(run.id)
         assert (acquired.state, acquired.attempts, acquired.fence) == (RunState.STARTING, 1, 1)
-        assert record(store, run.id).count("run.start") == 1
+        assert list_events(store, run.id).count("run.start") == 1
 
 
 def test_5_one_of_several_processes_acquires_a_queued_run(url: str) -> None:
@@ -155,15 +155,15 @@ def test_6_run_with_an_expired_lease_is_requeued_or_interrupted(
     (recovered,) = store.runs.recover()
     assert (recovered.state, recovered.reason) == (state, "lease expired")
     verb = {"queued": "run.requeue", "interrupted": "run.interrupt"}[state]
-    assert record(store, silent.id)[-1] == verb or verb in record(store, silent.id)
+    assert list_events(store, silent.id)[-1] == verb or verb in list_events(store, silent.id)
     if state == "queued":
         store.internal.runs.acquire(silent.id, held(2))
-        with refuses(store, Held):
+        with raises_without_change(store, Held):
             store.internal.runs.end(silent, ExitStatus(exit_code=0))
     else:
         with unchanged(store):
             assert store.internal.runs.end(silent, ExitStatus(exit_code=0)).exit_code is None
-    with refuses(store, Held):
+    with raises_without_change(store, Held):
         store.internal.runs.heartbeat(silent, output_bytes=0)
 
 

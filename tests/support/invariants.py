@@ -9,8 +9,8 @@ from typing import Any
 
 from corral.api import Corral
 from corral.db.schema import list_nonempty_tables
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Row, Statement
-from corral.db.transitions import StatefulTable
 from corral.db.tx import Tx
 from corral.db.types import Finding, no_progress
 from corral.kernel.clock import utc_date

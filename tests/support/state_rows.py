@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Statement
-from corral.db.transitions import StatefulTable
 from corral.db.tx import Tx
 from corral.services.store.declarations import find_declarations
 

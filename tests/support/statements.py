@@ -6,8 +6,8 @@ from corral.db.gapless_insert import GaplessInsert
 from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import PrunableRows, Retention, ScopedStatement
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Statement
-from corral.db.transitions import StatefulTable
 from corral.services.store.declarations import find_declarations
 
 

@@ -49,7 +49,7 @@ def contents(store: Corral) -> dict[str, list[Row]]:
         return {name: tx.run(statements[name]) if name in filled else [] for name in statements}
 
 
-def record(store: Corral, subject: str | None = None) -> list[str]:
+def list_events(store: Corral, subject: str | None = None) -> list[str]:
     """Return all events as `letter.put`, in the order in which they were written.
 
     Reads the table instead of the feed: PostgreSQL's feed holds back events that an open
@@ -70,7 +70,7 @@ def unchanged(store: Corral) -> Iterator[None]:
 
 
 @contextmanager
-def refuses(store: Corral, error: type[E]) -> Iterator[pytest.ExceptionInfo[E]]:
+def raises_without_change(store: Corral, error: type[E]) -> Iterator[pytest.ExceptionInfo[E]]:
     """Assert that the block raises exactly this class and leaves the store unchanged."""
     with unchanged(store), pytest.raises(error) as caught:
         yield caught

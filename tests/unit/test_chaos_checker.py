@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from corral.db.transitions import StatefulTable
+from corral.db.stateful_table import StatefulTable
 from corral.services.store.declarations import find_declarations
 from tests.support.grouped_cases import each_case
 from tests.torture.chaos import faults

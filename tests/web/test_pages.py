@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from corral.api import Corral
-from corral.db.transitions import StatefulTable
+from corral.db.stateful_table import StatefulTable
 from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
 from corral.kernel.exit_status import ExitStatus
 from corral.services.store.declarations import find_declarations

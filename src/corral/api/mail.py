@@ -104,11 +104,13 @@ class Mail(Resource):
         """List letters that are not delivered yet, by mailbox, in queue order.
 
         With `state`, lists letters that need attention; with `all`, every letter; both newest
-        first. Raises Invalid when both `mailbox` and `state` are given.
+        first. Raises Invalid when `state` is given with `mailbox` or with `all`.
         """
         if state is not None:
             if mailbox is not None:
                 raise Invalid("Give a mailbox or a state, not both.")
+            if all:
+                raise Invalid("Give a state or `all`, not both.")
             return self._by_state(state=state, after=after, limit=limit)
         pages = self._all if all else self._waiting
         return pages(mailbox=mailbox, after=after, limit=limit)
@@ -181,12 +183,16 @@ class AgentMail(Mail):
 
         if options.get("key") and is_ordered(mailbox):
             options["key"] = f"{self._database.actor}:{options['key']}"
+        is_repeatable = bool(options.get("key"))
         if not chains.is_read_by_agent(mailbox):
-            return self._database.write(lambda tx: ops.put(tx, mailbox, body, **options))
+            return self._database.write(
+                lambda tx: ops.put(tx, mailbox, body, **options), repeatable=is_repeatable
+            )
         run = self._database.run_id
         result = self._database.write(
-            lambda tx: agent_mail.put_from_run(tx, mailbox, body, run=run, **options)
+            lambda tx: agent_mail.put_from_run(tx, mailbox, body, run=run, **options),
+            repeatable=is_repeatable,
         )
         if isinstance(result, HopLimitReached):  # the transaction committed the notices
-            raise Refused(result.message)
+            raise Refused(result.message, reason="hop_limit")
         return result

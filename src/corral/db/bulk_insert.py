@@ -1,7 +1,7 @@
 """Bulk inserts into any table, with column types taken from the schema.
 
 For data from outside: imported rows, back-ups and moved stores. Rows are inserted as given, without
-events. Rows with a state that are created or imported one by one go through `db/transitions.py`.
+events. `db/bulk_transitions.py` creates and imports rows with a state, with their events.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,10 +9,8 @@ from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
-import msgspec
-
 from corral.db.schema import TableDoc, tables
-from corral.db.statement import Row, Statement
+from corral.db.statement import Row, Statement, encode_rows
 from corral.db.tx import Tx
 from corral.db.write_guard import list_content_tables
 
@@ -43,8 +41,8 @@ def insert_many(
     if not rows:
         return []
     columns = sorted(set().union(*rows))
-    encoded = msgspec.json.encode(rows).decode()
-    return tx.run(insert_statement(table, columns, returning, on_conflict), rows=encoded)
+    statement = insert_statement(table, columns, returning, on_conflict)
+    return tx.run(statement, rows=encode_rows(rows))
 
 
 def insert_statement(

@@ -2,8 +2,8 @@
 
 from typing import Generic, TypeVar
 
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StatefulTable
 
 R = TypeVar("R")
 

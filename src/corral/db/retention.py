@@ -15,8 +15,7 @@ A table declares one of two rules:
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from corral.db.statement import Row, Statement
-from corral.db.transitions import encode_rows
+from corral.db.statement import Row, Statement, encode_rows
 from corral.db.tx import Tx
 
 Key = int | str

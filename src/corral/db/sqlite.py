@@ -193,7 +193,7 @@ class SqliteDatabase(Database):
                 return result  # mode "one": the statement has committed by itself
             try:
                 if self._queue.waiting:
-                    self._run_followers(batch, writer, durable or self._shared.full)
+                    self._run_followers(batch, writer, durable or self._shared.is_fully_durable)
             except BatchAborted as aborted:
                 # The batch may be aborted again: a pending interrupt is kept.
                 batch.interrupt = batch.interrupt or aborted.interrupt
@@ -243,7 +243,7 @@ class SqliteDatabase(Database):
         if isinstance(error, apsw.Error) or writer.connection.in_transaction:
             # The followers are not at fault and nothing of theirs was committed: they run again.
             self._queue.put_back(batch)
-        if self._shared.lost:
+        if self._shared.is_lost:
             # The file lost its name, so the commit that the followers share is not in the store.
             for job in batch.jobs:
                 job.error = self._shared.lost_error()
@@ -259,8 +259,7 @@ class SqliteDatabase(Database):
             self._write_lock.acquire(since, self.thread.max_write_wait)
             writer = shared.writer or shared.connect_writer()
             shared.require_room(writer)
-            if not shared.full and durable is not shared.syncs:
-                shared.wait_for_disk(writer, durable)
+            shared.set_sync(writer, durable)
             if (now := monotonic()) > self._move_check.valid_until:
                 self._move_check.require_not_moved(self, writer, now)
         except BaseException:  # including Ctrl-C just after the lock was acquired
@@ -277,7 +276,7 @@ class SqliteDatabase(Database):
             self._release_turn()
 
     def _release_turn(self) -> None:
-        if self._shared.lost:
+        if self._shared.is_lost:
             self._shared.close_writer()
         self._write_lock.release()
 

@@ -58,9 +58,9 @@ class ConnectionSet:
         self.thread = ThreadState()
         self.readers: list[SqliteConnection] = []
         self.writer: SqliteConnection | None = None
-        self.full = False
+        self.is_fully_durable = False
         """Whether the store's durability is `full`: every commit waits for the disk."""
-        self.syncs = False
+        self.is_syncing = False
         """Whether the writer's commits currently wait for the disk."""
         self._turns = 0
         self._log_is_long = False
@@ -78,7 +78,7 @@ class ConnectionSet:
         """The change time of the directory when its names were last checked."""
         self.stale_at = 0.0
         """When a read must check the file again, by the monotonic clock."""
-        self.lost = ""
+        self.loss_reason = ""
         """Why the store is unusable (moved, deleted or replaced); empty while it is usable."""
         self._exclusive_use = filesystem.lock_if_remote(Path(path))
 
@@ -123,13 +123,23 @@ class ConnectionSet:
     def apply_durability(self, writer: SqliteConnection) -> None:
         """Read the store's durability and apply it to the writer."""
         if int(writer.connection.pragma("user_version")) > 0:
-            self.full = writer.run("SELECT durability FROM store_options").fetchall() == [("full",)]
-        self.wait_for_disk(writer, self.full)
+            stored = writer.run("SELECT durability FROM store_options").fetchall()
+            self.is_fully_durable = stored == [("full",)]
+        self._run_sync_pragma(writer, self.is_fully_durable)
 
-    def wait_for_disk(self, writer: SqliteConnection, syncs: bool) -> None:
-        """Set whether the next commits wait for the disk."""
-        writer.run(f"PRAGMA synchronous = {'FULL' if syncs else 'NORMAL'}")
-        self.syncs = syncs
+    def set_sync(self, writer: SqliteConnection, durable: bool) -> None:
+        """Let the next commits wait for the disk if they are durable, or if the store is."""
+        if not self.is_fully_durable and durable is not self.is_syncing:
+            self._run_sync_pragma(writer, durable)
+
+    def _run_sync_pragma(self, writer: SqliteConnection, is_syncing: bool) -> None:
+        writer.run(f"PRAGMA synchronous = {'FULL' if is_syncing else 'NORMAL'}")
+        self.is_syncing = is_syncing
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the store is unusable: moved, deleted or replaced."""
+        return bool(self.loss_reason)
 
     def require_room(self, writer: SqliteConnection) -> None:
         """Raise StoreUnavailable if the log is too long and a reader blocks its checkpoint."""
@@ -152,7 +162,7 @@ class ConnectionSet:
         `fstat`: a changed name also changes the time of its directory.
         """
         changed_at = os.fstat(self._directory).st_ctime_ns
-        if changed_at != self._checked or self.lost:
+        if changed_at != self._checked or self.is_lost:
             self._check_names()
             # A second change within the same tick of the file system's clock is not visible.
             age = _SYSTEM.now() - changed_at // 1_000_000
@@ -178,7 +188,7 @@ class ConnectionSet:
 
     def require_present(self) -> None:
         """Raise StoreUnavailable unless the database file is still the one that was opened."""
-        if not self.lost:
+        if not self.is_lost:
             try:
                 file = os.stat(self.path)
             except OSError as error:
@@ -202,10 +212,10 @@ class ConnectionSet:
         IN_USE.update(identities)
 
     def lost_error(self) -> StoreUnavailable:
-        return replaced_error(self.path, self.lost)
+        return replaced_error(self.path, self.loss_reason)
 
-    def _mark_lost(self, why: str) -> None:
-        self.lost = why
+    def _mark_lost(self, reason: str) -> None:
+        self.loss_reason = reason
         self.stale_at = 0.0
         # Close the idle readers, so that the store can be opened again in this process.
         while self.readers:
@@ -220,8 +230,8 @@ class ConnectionSet:
     def give_back(self, reader: SqliteConnection) -> None:
         """Keep a reader for the next read; close it if the file has lost its name."""
         self.readers.append(reader)
-        if self.lost:
-            self._mark_lost(self.lost)
+        if self.is_lost:
+            self._mark_lost(self.loss_reason)
 
     # -- handles --------------------------------------------------------------------------------
 
@@ -288,7 +298,7 @@ def open_handle(path: Path, *, create: bool) -> ConnectionSet:
                 "would mistake its locks for ours. Start this process with exec or spawn instead."
             )
         shared = _sets.get(identity)
-        if shared is None or shared.lost:
+        if shared is None or shared.is_lost:
             if shared is not None and _is_open_in_sqlite(shared.path):
                 # SQLite would give new connections the shared memory of the deleted log.
                 raise shared.lost_error()

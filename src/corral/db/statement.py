@@ -227,3 +227,8 @@ def _strip_none(kind: Any) -> Any:
         return kind
     options = [part for part in getattr(kind, "__args__", ()) if part is not type(None)]
     return options[0] if len(options) == 1 else kind
+
+
+def encode_rows(rows: Sequence[Any]) -> str:
+    """Encode rows or keys as one JSON parameter; the caller has validated their text."""
+    return msgspec.json.encode(rows).decode()

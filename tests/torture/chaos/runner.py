@@ -17,7 +17,7 @@ from pathlib import Path
 import corral
 from corral.adapters import process
 from corral.api import Corral
-from corral.db.transitions import StatefulTable
+from corral.db.stateful_table import StatefulTable
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError
 from corral.services.store.declarations import find_declarations

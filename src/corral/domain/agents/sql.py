@@ -2,8 +2,8 @@
 
 from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Query, Statement, columns_of
-from corral.db.transitions import StatefulTable
 from corral.domain.agents.model import TRANSITIONS, Agent, AgentRow, AgentVersion, ToolGrant
 from corral.kernel.pagination import LAST_NUMBER
 

@@ -3,8 +3,8 @@
 from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StatefulTable
 from corral.domain.alerts.model import TRANSITIONS, Alert
 
 IDS = IdColumn("alert", "alr", "alerts")

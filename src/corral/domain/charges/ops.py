@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from corral.adapters.providers.facts import UsageFact
 from corral.db.lookup import not_found
-from corral.db.transitions import encode_rows
+from corral.db.statement import encode_rows
 from corral.db.tx import Tx
 from corral.domain.charges import sql
 from corral.domain.charges.counters import UsageFigures, compute_cost_delta, compute_delta

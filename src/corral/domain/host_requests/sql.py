@@ -2,8 +2,8 @@
 
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StatefulTable
 from corral.domain.host_requests.model import TRANSITIONS, HostRequest
 
 IDS = IdColumn("request", "req", "host_requests")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from corral.db.bulk_insert import insert_many
-from corral.db.transitions import encode_rows
+from corral.db.statement import encode_rows
 from corral.db.tx import Tx
 from corral.domain.imports import sql
 from corral.domain.imports.model import Origin

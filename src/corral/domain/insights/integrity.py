@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from corral.db.statement import Statement
-from corral.db.transitions import StatefulTable, encode_rows
+from corral.db.stateful_table import StatefulTable
+from corral.db.statement import Statement, encode_rows
 from corral.db.tx import Tx
 from corral.domain.charges import ops as charges
 from corral.domain.insights import integrity_sql as sql

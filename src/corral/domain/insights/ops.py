@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from corral.db.statement import Query
-from corral.db.transitions import encode_rows
+from corral.db.statement import Query, encode_rows
 from corral.db.tx import Tx
 from corral.domain.charges import ops as charges
 from corral.domain.insights import sql

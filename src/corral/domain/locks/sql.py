@@ -6,8 +6,8 @@ one prefix starts with the other.
 
 from corral.db.listing import Listing
 from corral.db.retention import Retention
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Query, Statement, columns_of
-from corral.db.transitions import StatefulTable
 from corral.domain.locks.model import TRANSITIONS, FileTouch, Lock
 from corral.kernel.pagination import LAST_NUMBER
 from corral.kernel.path_patterns import get_literal_prefix

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from corral.db.transitions import encode_rows, transition, transition_many
+from corral.db.bulk_transitions import transition_many
+from corral.db.statement import encode_rows
+from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.mail import chains, sql
 from corral.domain.mail.backoff import compute_backoff_ms
@@ -142,8 +144,8 @@ def mark_dead(tx: Tx, letter: Letter, reason: str) -> Letter:
 def resolve(tx: Tx, id: str, *, delivered: bool, reason: str | None = None) -> Letter:
     """Resolve an unconfirmed delivery: the letter arrived, or it is retried."""
     number = parse_number("let", id)
-    text = check_optional_text(reason, "The reason", max_bytes=MAX_ERROR)
-    event_data = {"reason": text} if text else None
+    reason = check_optional_text(reason, "The reason", max_bytes=MAX_ERROR)
+    event_data = {"reason": reason} if reason else None
     if delivered:
         return transition(
             tx, sql.LETTERS, "confirm", number, event_data=event_data, ended_at=tx.now
@@ -169,15 +171,15 @@ def resend(tx: Tx, id: str) -> Letter:
 
 def drop(tx: Tx, id: str, *, reason: str | None = None) -> Letter:
     """Refuse a letter by a person's decision, without a notice to its sender."""
-    text = check_optional_text(reason, "The reason", max_bytes=MAX_ERROR)
-    text = text or f"dropped by {tx.actor}"
+    reason = check_optional_text(reason, "The reason", max_bytes=MAX_ERROR)
+    reason = reason or f"dropped by {tx.actor}"
     return transition(
         tx,
         sql.LETTERS,
         "drop",
         parse_number("let", id),
-        event_data={"reason": text},
-        last_error=text,
+        event_data={"reason": reason},
+        last_error=reason,
         ended_at=tx.now,
     )
 
@@ -235,19 +237,19 @@ def expire_due(tx: Tx, *, limit: int = 100) -> list[Letter]:
 
 def drop_waiting(tx: Tx, mailbox: str, *, reason: str) -> None:
     """Drop all waiting letters of a mailbox, in batches, without notices to their senders."""
-    text = check_text(reason, "The reason", max_bytes=MAX_ERROR)
+    reason = check_text(reason, "The reason", max_bytes=MAX_ERROR)
     params = {"mailbox": check_mailbox(mailbox), "limit": 1_000}
     while numbers := [number for (number,) in tx.run(sql.WAITING_NUMBERS, **params)]:
-        transition_many(tx, sql.LETTERS, "drop", numbers, last_error=text, ended_at=tx.now)
+        transition_many(tx, sql.LETTERS, "drop", numbers, last_error=reason, ended_at=tx.now)
 
 
 def refuse_waiting(tx: Tx, mailbox: str, *, reason: str) -> None:
     """Refuse all waiting letters of a mailbox, including those due later; notifies senders."""
-    text = check_text(reason, "The reason", max_bytes=MAX_ERROR)
+    reason = check_text(reason, "The reason", max_bytes=MAX_ERROR)
     params = {"mailbox": check_mailbox(mailbox), "limit": 1_000}
     while numbers := [number for (number,) in tx.run(sql.WAITING_NUMBERS, **params)]:
         for number in numbers:
-            end_undelivered(tx, "refuse", number, text)
+            end_undelivered(tx, "refuse", number, reason)
 
 
 def ack_unclaimed(tx: Tx, mailbox: str, keys: Sequence[str]) -> int:
@@ -256,9 +258,10 @@ def ack_unclaimed(tx: Tx, mailbox: str, keys: Sequence[str]) -> int:
     For letters whose content became known in another way or is obsolete.
     """
     rows = tx.run(sql.UNCLAIMED_BY_KEY, mailbox=mailbox, keys_=encode_rows(keys), now=tx.now)
-    transition_many(tx, sql.LETTERS, "ack", [seq for (seq,) in rows], ended_at=tx.now)
-    chains.mark_read_by_caller(tx, [f"let_{seq}" for (seq,) in rows])
-    return len(rows)
+    numbers = [number for (number,) in rows]
+    transition_many(tx, sql.LETTERS, "ack", numbers, ended_at=tx.now)
+    chains.mark_read_by_caller(tx, [f"let_{number}" for number in numbers])
+    return len(numbers)
 
 
 # -- settings --------------------------------------------------------------------------------------

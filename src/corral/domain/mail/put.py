@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from corral.db.transitions import create, create_if_absent, create_many, create_numbered, transition
+from corral.db.bulk_transitions import create_many, create_numbered
+from corral.db.transitions import create, create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.mail import chains, sql
 from corral.domain.mail.model import (
@@ -20,7 +21,7 @@ from corral.domain.mail.model import (
 )
 from corral.domain.mail.payloads import Payload, UndeliveredNotice
 from corral.kernel.clock import YEAR
-from corral.kernel.errors import CorralError, IllegalMove, Invalid
+from corral.kernel.errors import Ambiguous, CorralError, IllegalMove, Invalid, NotFound
 from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
 
 MAX_CLOCK_SKEW_MS = 10_000
@@ -76,19 +77,18 @@ def put_last(
 
 
 def put_many(tx: Tx, drafts: Sequence[LetterDraft]) -> list[str]:
-    """Put several letters in order, in one batch; returns their ids. Idempotent by key."""
+    """Put several letters in order, in one batch; returns their ids. Idempotent by key.
+
+    Unlike `put`, it does not look for the successor of a session: the caller has just chosen an
+    open session.
+    """
     rows = [
         {"mailbox": check_mailbox(draft.mailbox), "key": None, "sender": None}
         | _build_columns(tx, draft.body, key=draft.key, sender=draft.sender)
         for draft in drafts
     ]
-    numbers = create_numbered(tx, sql.LETTERS, rows, on_conflict=_UNIQUE_KEY)
-    return [
-        f"let_{number}"
-        if number is not None
-        else put(tx, draft.mailbox, draft.body, key=draft.key, sender=draft.sender).id
-        for number, draft in zip(numbers, drafts, strict=True)
-    ]
+    letters = create_numbered(tx, sql.LETTERS, rows, on_conflict=_UNIQUE_KEY)
+    return [(letter or _insert_once(tx, row)).id for letter, row in zip(letters, rows, strict=True)]
 
 
 def broadcast(
@@ -221,7 +221,7 @@ def notify_hop_limit(
 def end_undelivered(
     tx: Tx, verb: str, number: int, reason: str, *, held_fence: int | None = None
 ) -> Letter:
-    """End a letter that is not delivered, and notify its sender once."""
+    """End a letter that is not delivered, and notify its sender once, if it still exists."""
     ended = transition(
         tx,
         sql.LETTERS,
@@ -233,21 +233,35 @@ def end_undelivered(
         ended_at=tx.now,
     )
     if ended.sender is not None:
-        # The notice has no sender, so bounces cannot loop.
-        put(
-            tx,
-            ended.sender,
-            UndeliveredNotice(
-                undelivered=ended.id,
-                mailbox=ended.mailbox,
-                state=ended.state,
-                reason=reason,
-                key=ended.key,
-            ),
-            key=f"undelivered:{ended.id}:{ended.fence}",
-            project=ended.project_id,
-        )
+        _notify_sender(tx, ended, ended.sender, reason)
     return ended
+
+
+def _notify_sender(tx: Tx, ended: Letter, sender: str, reason: str) -> None:
+    """Put a notice into the sender's mailbox.
+
+    A session that was closed or deleted since accepts no notice. An event records that: the letter
+    has to end nevertheless, and an error would also roll back the other letters of a batch.
+    """
+    # The notice has no sender, so bounces cannot loop.
+    notice = UndeliveredNotice(
+        undelivered=ended.id,
+        mailbox=ended.mailbox,
+        state=ended.state,
+        reason=reason,
+        key=ended.key,
+    )
+    key = f"undelivered:{ended.id}:{ended.fence}"
+    try:
+        put(tx, sender, notice, key=key, project=ended.project_id)
+    except (NotFound, IllegalMove, Ambiguous) as error:
+        tx.emit(
+            "letter",
+            "notice_undelivered",
+            ended.id,
+            project_id=ended.project_id,
+            data={"to": sender, "reason": error.message},
+        )
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -260,7 +274,7 @@ def _insert_once(tx: Tx, values: dict[str, Any]) -> Letter:
         return create(tx, sql.LETTERS, values)
     # Loop: the letter with this key may be pruned between the INSERT and the SELECT.
     while True:
-        created = create_if_absent(tx, sql.LETTERS, dict(values), on_conflict=_UNIQUE_KEY)
+        created = create_if_absent(tx, sql.LETTERS, values, on_conflict=_UNIQUE_KEY)
         letter = created or tx.first(sql.BY_KEY, mailbox=mailbox, key=key)
         if letter is not None:
             return letter

@@ -16,8 +16,8 @@ The claim queries are in `claims_sql.py`.
 from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Query, Statement, columns_of
-from corral.db.transitions import StatefulTable
 from corral.domain.mail.model import (
     TRANSITIONS,
     Letter,

@@ -2,8 +2,8 @@
 
 from corral.db.lookup import IdColumn
 from corral.db.retention import PrunableRows
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StatefulTable
 from corral.domain.notes.model import TRANSITIONS, Note
 
 IDS = IdColumn("note", "nte", "notes")

@@ -2,8 +2,8 @@
 
 from corral.db.listing import Listing
 from corral.db.retention import PrunableRows, Retention
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Query, Statement, columns_of
-from corral.db.transitions import StatefulTable
 from corral.domain.outputs.model import TRANSITIONS, LogLine, Output
 
 _COLUMNS = columns_of(Output, id="run_id")

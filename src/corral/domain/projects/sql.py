@@ -2,8 +2,8 @@
 
 from corral.db.listing import Listing
 from corral.db.lookup import CANDIDATES, IdColumn
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StatefulTable
 from corral.domain.projects.model import TRANSITIONS, Project
 from corral.kernel.pagination import LAST_ID, LAST_NUMBER
 

@@ -3,8 +3,8 @@
 from corral.db.deadlines import Deadlines
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StatefulTable
 from corral.domain.questions.model import TRANSITIONS, Question
 
 IDS = IdColumn("question", "qst", "questions")

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.db.transitions import encode_rows
+from corral.db.statement import encode_rows
 from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
 from corral.domain.races import sql

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from corral.db.transitions import encode_rows
+from corral.db.statement import encode_rows
 from corral.db.tx import Tx
 from corral.domain.races import sql
 

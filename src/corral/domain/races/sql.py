@@ -3,8 +3,8 @@
 from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import PrunableRows
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Query, Statement, columns_of
-from corral.db.transitions import StatefulTable
 from corral.domain.races.model import (
     ATTEMPT_TRANSITIONS,
     RACE_TRANSITIONS,

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from corral.db.transitions import create_many, encode_rows, transition_many
+from corral.db.bulk_transitions import create_many, transition_many
+from corral.db.statement import encode_rows
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.mail.model import agent_name_of, check_mailbox, check_priority

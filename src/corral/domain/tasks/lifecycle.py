@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from heapq import merge
 from typing import Any
 
-from corral.db.transitions import encode_rows, transition
+from corral.db.statement import encode_rows
+from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent
@@ -58,7 +59,7 @@ def claim(
     """
     claimant = get_active_agent(tx, agent)
     project_id = lock_graph(tx, projects.get(tx, project).id)
-    until = _compute_lease_until(tx, project_id, lease_ms)
+    until = _compute_lease_end(tx, project_id, lease_ms)
     for expired in tx.all(sql.EXPIRED, project=project_id, now=tx.now, limit=100):
         _return_task(tx, expired, LEASE_EXPIRED)
     if key is not None:
@@ -75,7 +76,7 @@ def claim_started(tx: Tx, task: Task, agent: str, *, run: str, dir: str) -> Task
     The check of the task runs in `dir`, so only this internal path can set it.
     """
     claimant = get_active_agent(tx, agent)
-    until = _compute_lease_until(tx, lock_graph(tx, task.project_id), None)
+    until = _compute_lease_end(tx, lock_graph(tx, task.project_id), None)
     claimable = _require_claimable(tx, sql.TASKS.get(tx, task.id), claimant)
     return _claim(tx, claimable, claimant, until, run, dir)
 
@@ -100,7 +101,7 @@ def _claim(
     )
 
 
-def _compute_lease_until(tx: Tx, project_id: str, lease_ms: int | None) -> int:
+def _compute_lease_end(tx: Tx, project_id: str, lease_ms: int | None) -> int:
     if lease_ms is None:
         lease_ms = int(settings.get_value(tx, "tasks.lease_ms", project=project_id))
     return lease_expiry(tx.now, lease_ms)
@@ -192,7 +193,7 @@ def renew(
         sql.RENEW,
         id=claimed.id,
         fence=claimed.fence,
-        until=_compute_lease_until(tx, claimed.project_id, lease_ms),
+        until=_compute_lease_end(tx, claimed.project_id, lease_ms),
     )
     if renewed is None:
         raise Held(
@@ -262,9 +263,9 @@ def fail(
     fence: int | None = None,
 ) -> Task:
     """Give a task up with a reason, and block its dependents."""
-    why = check_text(reason, "The reason")
+    reason = check_text(reason, "The reason")
     claimed = require_claimant_or_lead(tx, task, agent, fence)
-    return with_dependencies(tx, _fail(tx, claimed, why))
+    return with_dependencies(tx, _fail(tx, claimed, reason))
 
 
 def release(
@@ -276,9 +277,10 @@ def release(
     fence: int | None = None,
 ) -> Task:
     """Give a task back so that another agent can claim it. This does not count as an attempt."""
-    why = check_optional_text(reason, "The reason")
+    reason = check_optional_text(reason, "The reason")
     claimed = require_claimant_or_lead(tx, task, agent, fence)
-    return with_dependencies(tx, _release(tx, claimed, why, attempts=max(0, claimed.attempts - 1)))
+    attempts = max(0, claimed.attempts - 1)
+    return with_dependencies(tx, _release(tx, claimed, reason, attempts=attempts))
 
 
 # -- expiry and the end of runs ------------------------------------------------------------------

@@ -6,7 +6,8 @@ These verbs are for the lead of a task, for people and for admin agents (see
 
 from collections.abc import Sequence
 
-from corral.db.transitions import encode_rows, transition
+from corral.db.statement import encode_rows
+from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.agents.model import Agent
 from corral.domain.mail.model import check_priority
@@ -102,20 +103,20 @@ def cancel(
 
 def _end(tx: Tx, verb: str, task: Task | str, agent: str | None, reason: str | None) -> Task:
     before = require_lead(tx, task, agent)
-    why = check_optional_text(reason, "The reason")
+    reason = check_optional_text(reason, "The reason")
     after = transition(
         tx,
         sql.TASKS,
         verb,
         before.id,
-        event_data={"reason": why} if why else None,
+        event_data={"reason": reason} if reason else None,
         ended_at=tx.now,
         lease_until=None,
         conflicts_with_id=None,
         blocked_by_id=None,
-        reason=why,
+        reason=reason,
     )
-    notify_stop(tx, before, after.state, why)
+    notify_stop(tx, before, after.state, reason)
     return with_dependencies(tx, follow_up(tx, before, after))
 
 

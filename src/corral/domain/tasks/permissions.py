@@ -33,7 +33,10 @@ def require_lead(tx: Tx, task: Task | str, agent: str | None) -> Task:
 
 
 def require_reviewer(tx: Tx, task: Task | str, agent: str | None) -> Task:
-    """Return a task that the caller may approve or reject: any caller but the agent that did it."""
+    """Return a task that the caller may accept (approve) or reject, for `review.accept`.
+
+    Any caller may, except the agent that did the work.
+    """
     locked = lock_task(tx, task)
     actor = resolve_actor(tx, agent)
     if locked.agent_id is not None and actor == f"agent:{agents.get(tx, locked.agent_id).name}":

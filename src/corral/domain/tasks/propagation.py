@@ -9,7 +9,9 @@ being zero. The cost is therefore proportional to the affected tasks, not to the
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from corral.db.transitions import encode_rows, transition, transition_many
+from corral.db.bulk_transitions import transition_many
+from corral.db.statement import encode_rows
+from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.delegations import ops as delegations
 from corral.domain.tasks import sql

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from corral.db.transitions import encode_rows
+from corral.db.statement import encode_rows
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.projects import ops as projects

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from corral.db.transitions import encode_rows
+from corral.db.statement import encode_rows
 from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
 from corral.domain.tasks import sql

@@ -34,15 +34,15 @@ def accept(tx: Tx, task: Task | str, *, note: str | None = None, agent: str | No
     reviewed = require_reviewer(tx, task, agent)
     if reviewed.state is TaskState.DONE:
         return with_dependencies(tx, reviewed)
-    comment = check_optional_text(note, "The note")
+    note = check_optional_text(note, "The note")
     after = transition(
         tx,
         sql.TASKS,
         "accept",
         reviewed.id,
-        event_data={"by": resolve_actor(tx, agent)} | ({"note": comment} if comment else {}),
+        event_data={"by": resolve_actor(tx, agent)} | ({"note": note} if note else {}),
         ended_at=tx.now,
-        reason=comment,
+        reason=note,
     )
     return with_dependencies(tx, follow_up(tx, reviewed, after))
 
@@ -52,9 +52,9 @@ def reject(tx: Tx, task: Task | str, reason: str, *, agent: str | None = None) -
 
     Raises Refused when the caller is the agent that did the work.
     """
-    why = check_text(reason, "The reason")
+    reason = check_text(reason, "The reason")
     reviewed = require_reviewer(tx, task, agent)
-    return with_dependencies(tx, _reject(tx, reviewed, why, by=resolve_actor(tx, agent)))
+    return with_dependencies(tx, _reject(tx, reviewed, reason, by=resolve_actor(tx, agent)))
 
 
 def _reject(
@@ -101,7 +101,10 @@ def begin_check(tx: Tx, task: str) -> Task:
 
 
 def begin_next_check(tx: Tx) -> Task | None:
-    """Claim the check that waits the longest; None when no check waits."""
+    """Claim the check that waits the longest.
+
+    None when no check waits, or when another process has just claimed it.
+    """
     candidate = tx.first(sql.NEXT_TO_CHECK, now=tx.now)
     return None if candidate is None else _claim_check(tx, candidate)
 

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from corral.db.bulk_insert import ImportedRow, insert_many
-from corral.db.transitions import encode_rows, import_many
+from corral.db.bulk_transitions import import_many
+from corral.db.statement import encode_rows
 from corral.db.tx import Tx
 from corral.domain.agents import sql
 from corral.domain.agents.model import AgentContent, AgentLimits

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from corral.db.bulk_insert import ImportedRow
-from corral.db.transitions import encode_rows, import_many
+from corral.db.bulk_transitions import import_many
+from corral.db.statement import encode_rows
 from corral.db.tx import Tx
 from corral.domain.chat import sql
 

@@ -8,8 +8,9 @@ from functools import cache
 from typing import Any
 
 from corral.db.bulk_insert import ImportedRow, insert_many
+from corral.db.bulk_transitions import import_many
 from corral.db.schema import tables as schema_tables
-from corral.db.transitions import StatefulTable, import_many
+from corral.db.stateful_table import StatefulTable
 from corral.db.tx import Tx
 from corral.domain.search import ops as search
 from corral.importers.conversion import ConvertedRow

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from corral.db.bulk_insert import ImportedRow
-from corral.db.transitions import import_many
+from corral.db.bulk_transitions import import_many
 from corral.db.tx import Tx
 from corral.domain.projects import sql
 

@@ -7,7 +7,7 @@ part on purpose.
 
 from collections.abc import Iterable, Mapping
 
-from corral.db.transitions import StatefulTable
+from corral.db.stateful_table import StatefulTable
 from corral.db.tx import Tx
 from corral.domain.imports import origins
 from corral.domain.imports.origins import KnownRow

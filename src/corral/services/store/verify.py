@@ -14,8 +14,8 @@ from corral import config
 from corral.adapters import process
 from corral.db.database import Database
 from corral.db.schema import list_nonempty_tables
+from corral.db.stateful_table import StatefulTable
 from corral.db.store_move_record import read_export_origin
-from corral.db.transitions import StatefulTable
 from corral.db.types import Finding, Progress
 from corral.domain.insights import integrity
 from corral.domain.insights.integrity import IntegrityCheck, IntegrityProblem

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from corral.adapters.channels.contract import MessageKind
-from corral.db.transitions import create_numbered
+from corral.db.bulk_transitions import create_numbered
 from corral.db.tx import Tx
 from corral.domain.chat import sql
 from corral.domain.chat.inbound import commands
@@ -19,7 +19,7 @@ from corral.domain.chat.inbound.message import InboundMessage
 from corral.domain.chat.inbound.message_rows import build_row, encode_event_data
 from corral.domain.chat.inbound.router import parse_command
 from corral.domain.chat.inbound.routing_cache import Recipient, RoutingCache, explain_ignored
-from corral.domain.chat.model import Message, MessageState, Route
+from corral.domain.chat.model import Message, Route
 from corral.domain.chat.payloads import draft_chat_letter
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import LetterDraft
@@ -90,12 +90,11 @@ def _store_routables(
         encode_event_data(routable.inbound.place.id, routable.reason) for routable in routables
     ]
     verb = "ignore" if is_ignored else "route"
-    state = MessageState.IGNORED if is_ignored else MessageState.ROUTED
-    numbers = create_numbered(tx, sql.MESSAGES, rows, verb=verb, event_data=event_data)
+    messages = create_numbered(tx, sql.MESSAGES, rows, verb=verb, event_data=event_data)
     routed_messages: list[RoutedMessage] = []
-    for routable, row, number in zip(routables, rows, numbers, strict=True):
-        assert number is not None, "the event id was checked under its lock"
-        routed_messages.append(RoutedMessage(routable, sql.build_message(number, row, state)))
+    for routable, message in zip(routables, messages, strict=True):
+        assert message is not None, "the event id was checked under its lock"
+        routed_messages.append(RoutedMessage(routable, message))
     return routed_messages
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from corral.db.transitions import encode_rows
+from corral.db.statement import encode_rows
 from corral.db.tx import Tx
 from corral.domain.chat import sql
 from corral.domain.chat.channels import destinations, ops
