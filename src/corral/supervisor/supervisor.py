@@ -19,6 +19,7 @@ from corral.domain.runs import outcome
 from corral.domain.runs.model import Launch, Run
 from corral.kernel.errors import Conflict, StoreUnavailable
 from corral.kernel.exit_status import ExitStatus
+from corral.services.runs.recovery import measure_attempt_ms
 from corral.supervisor.agent_io import AgentIO
 from corral.supervisor.attempt import Attempt
 from corral.supervisor.child import CannotStart
@@ -97,8 +98,11 @@ class Supervisor:
         self._attempt = Attempt.adopt(
             self._lease, self._output, self._plan, on_output=self._control.send_output
         )
-        age = max(0, self._store.now() - (self.run.started_at or 0)) / 1_000
-        self._attempt.started_at = time.monotonic() - age
+        # Not the age of the run, which includes the attempts before.
+        age_ms = measure_attempt_ms(self.run)
+        if age_ms is None:
+            age_ms = max(0, self._store.now() - (self.run.started_at or 0))
+        self._attempt.started_at = time.monotonic() - age_ms / 1_000
         self._open_control()
 
     def supervise(self) -> Run:

@@ -187,7 +187,10 @@ def _restart_or_none(database: "Database", run: Run, end: ExitStatus, reason: st
     leftover processes of the last attempt killed: they carry the same run mark as those of the next
     attempt.
     """
-    quick = outcome.count_quick_failures(run.quick_failures, end, _measure_duration_ms(run))
+    duration_ms = measure_attempt_ms(run)
+    if duration_ms is None:
+        duration_ms = outcome.QUICK_FAILURE_MS  # unknown, so it does not count as a quick failure
+    quick = outcome.count_quick_failures(run.quick_failures, end, duration_ms)
     if not outcome.should_restart(
         end,
         stop_reason=run.stop_reason,
@@ -206,12 +209,12 @@ def _restart_or_none(database: "Database", run: Run, end: ExitStatus, reason: st
     return queued
 
 
-def _measure_duration_ms(run: Run) -> int:
-    """Return the longest time that the attempt can have lasted, in milliseconds."""
+def measure_attempt_ms(run: Run) -> int | None:
+    """Return the longest time that the current attempt can have lasted; None if it is unknown."""
     agent = get_identity(run, run.pid, run.start_token)
     age = process.age_ms(agent) if agent is not None else None
     if age is None:
-        return outcome.QUICK_FAILURE_MS  # unknown, so it does not count as a quick failure
+        return None
     return age - exit_files.age_ms(run_folder(run.id), run.attempts, run.pid or 0)
 
 
