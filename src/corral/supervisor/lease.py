@@ -290,6 +290,7 @@ class RunLease:
                     reason=reason,
                     survivors=end.survivors,
                     may_have_survivors=end.may_have_survivors,
+                    output_bytes=output_bytes,
                 )
             else:
                 self.run = self._store.internal.runs.end(self.run, end, output_bytes=output_bytes)
