@@ -62,7 +62,7 @@ def test_charge_is_recorded_once_when_the_store_fails_after_the_commit(
                 raise StoreUnavailable("The store is unavailable.", reason="unreachable")
             return update_details(*args, **kwargs)
 
-        monkeypatch.setitem(vars(store.runs), "update_details", update_or_fail)
+        monkeypatch.setitem(vars(store.internal.runs), "update_details", update_or_fail)
         recorder = Recorder(store, run, AgentIO(), lambda *line: None)
         recorder.record([UsageFact("m", output=100, cost_micros=5)])
         assert recorder.has_pending
