@@ -9,14 +9,14 @@ is not readable is left alone.
 import time
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from corral.adapters import exit_files, process, process_marks
 from corral.adapters.process import Liveness, ProcessIdentity
 from corral.config import run_folder
 from corral.domain.outputs import ops as outputs
 from corral.domain.runs import ops, outcome, supervision
-from corral.domain.runs.model import Launch, RecoveryResult, Run, RunMode, RunState
+from corral.domain.runs.model import Diagnosis, Launch, RecoveryResult, Run, RunMode, RunState
 from corral.kernel.errors import Conflict, NotFound, StoreUnavailable
 from corral.kernel.exit_status import ExitStatus
 from corral.services.runs import dispatch
@@ -32,13 +32,6 @@ EXIT_FILE_SECONDS = 5.0  # in which the guard writes the exit status that it has
 def get_run(database: "Database", id: str) -> Run:
     """Return a run; raises NotFound."""
     return database.read(lambda tx: ops.get(tx, id))
-
-
-class Diagnosis(NamedTuple):
-    """The transition that recovery applies to a run, with its reason."""
-
-    verb: str
-    reason: str
 
 
 _DIAGNOSES = {
@@ -301,7 +294,7 @@ def _start_supervisor(database: "Database", run: Run, diagnosis: Diagnosis | Non
             adopt=True,
             fence=run.fence,
             # A plain tuple: the request to the supervisor is serialized.
-            verdict=None if diagnosis is None else tuple(diagnosis),
+            diagnosis=None if diagnosis is None else tuple(diagnosis),
         )
         return "pid" in answer
     return False
