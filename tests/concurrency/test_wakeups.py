@@ -1,7 +1,10 @@
 """A commit of another process wakes waiting callers, without the help of periodic polls."""
 
+import os
+import resource
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -192,3 +195,30 @@ def test_explicit_transaction_wakes_a_waiting_claim(
         waiting = Racer(lambda: store.mail.claim("agent:ada", owner="me", wait_ms=UNTIL_WOKEN_MS))
         assert [letter.body for letter in waiting.result()] == ["hello"]
         child.result()
+
+
+@pytest.fixture
+def busy_descriptors() -> Iterator[None]:
+    """Occupy all descriptors below 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_048), hard))
+    descriptors = [os.open(os.devnull, os.O_RDONLY)]
+    while descriptors[-1] < 1_024:
+        descriptors.append(os.dup(descriptors[0]))
+    yield
+    for descriptor in descriptors:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="requires inotify")
+@pytest.mark.usefixtures("busy_descriptors")
+def test_watch_works_in_a_process_with_many_descriptors(tmp_path: Path) -> None:
+    log = tmp_path / "store-wal"
+    log.touch()
+    watch = wakeups._WalWatch(tmp_path / "store")
+    assert watch.fd >= 1_024
+    assert not watch.wait(0)
+    log.write_text("x")
+    assert watch.wait(60)
+    watch.close()

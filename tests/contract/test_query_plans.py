@@ -280,8 +280,11 @@ PREPARED_CALLS: dict[str, tuple[Operation, set[str]]] = {
         after_run("set_attention", Attention.STUCK),
         {"runs_pkey", "alerts_active"},
     ),
-    "runs.record_environment": (after_run("record_environment", {}), {"launches_pkey"}),
-    "runs.add_sample": (after_run("add_sample", ResourceSample(1, 1, 1, 1)), set()),
+    "runs.record_environment": (
+        after_run("record_environment", {}),
+        {"launches_pkey", "runs_pkey"},
+    ),
+    "runs.add_sample": (after_run("add_sample", ResourceSample(1, 1, 1, 1)), {"runs_pkey"}),
     "runs.samples": (
         after_run_id(lambda c, id: c.runs.samples(id)),
         {"runs_pkey", "resource_samples_pkey"},

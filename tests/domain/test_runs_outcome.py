@@ -20,6 +20,7 @@ from tests.support.run_factories import (
     ended,
     held,
     queued,
+    recorded,
     running,
     starting,
     stopping,
@@ -247,18 +248,19 @@ def test_stopping_a_missing_run_raises_not_found(store: Corral) -> None:
 
 @each_case(("code", "state"), [(0, "completed"), (3, "failed"), (-9, "failed")])
 def test_finish_records_the_exit_code(store: Corral, code: int, state: str) -> None:
-    ended_run = store.runs.finish(running(store).id, exit_code=code)
+    ended_run = store.runs.finish(recorded(store).id, exit_code=code)
     assert (ended_run.state, ended_run.exit_code) == (state, code)
 
 
 def test_finishing_a_stopping_run_cancels_it(store: Corral) -> None:
-    ended_run = store.runs.finish(stopping(store).id, exit_code=0)
+    run = store.internal.runs.request_stop(recorded(store).id)
+    ended_run = store.runs.finish(run.id, exit_code=0)
     assert (ended_run.state, ended_run.exit_code) == ("cancelled", 0)
 
 
 @each_case("code", [1 << 70, "0", 1.0, None, True])
 def test_non_integer_exit_code_is_rejected(store: Corral, code: object) -> None:
-    run = running(store)
+    run = recorded(store)
     with raises_without_change(store, Invalid):
         store.runs.finish(run.id, exit_code=code)
 
@@ -270,16 +272,44 @@ def test_queued_run_cannot_be_finished(store: Corral) -> None:
 
 
 def test_vanished_run_crashed_without_an_exit_code(store: Corral) -> None:
-    crashed = store.runs.lose(running(store).id)
+    crashed = store.runs.lose(recorded(store).id)
     assert (crashed.state, crashed.reason, crashed.exit_code) == ("crashed", "gone", None)
     cancelled = store.runs.lose(queued(store).id, reason="not needed")
     assert (cancelled.state, cancelled.reason) == ("cancelled", "not needed")
 
 
 def test_stopping_run_that_vanished_is_cancelled(store: Corral) -> None:
-    run = stopping(store)
+    run = store.internal.runs.request_stop(recorded(store).id)
     cancelled = store.runs.lose(run.id)
     assert (cancelled.state, cancelled.reason) == ("cancelled", "stopped")
+
+
+UNOBSERVED_ENDS: dict[str, Callable[[Corral, Run], Run]] = {
+    "finish": lambda store, run: store.runs.finish(run.id, exit_code=0),
+    "lose": lambda store, run: store.runs.lose(run.id),
+    "fail": lambda store, run: store.internal.runs.fail(run.id, reason="x"),
+}
+
+
+@each_case("create_run", [starting, running, stopping])
+@each_case("operation", UNOBSERVED_ENDS)
+def test_only_the_supervisor_ends_a_supervised_run(
+    store: Corral, create_run: Callable[[Corral], Run], operation: str
+) -> None:
+    run = create_run(store)
+    with refuses(store, Conflict) as refused:
+        UNOBSERVED_ENDS[operation](store, run)
+    assert refused.value.details["reason"] == "run_active"
+    assert store.internal.runs.end(run, ExitStatus(exit_code=4)).exit_code == 4
+
+
+def test_end_of_an_orphaned_run_keeps_or_sets_the_size_of_its_output(store: Corral) -> None:
+    for size, expected in ((None, 5), (9, 9)):
+        run = store.internal.runs.heartbeat(running(store), output_bytes=5)
+        ended_run = store.internal.runs.end_orphaned(
+            run, verb="crash", reason="gone", output_bytes=size
+        )
+        assert ended_run.output_bytes == expected
 
 
 # -- budgets -----------------------------------------------------------------------------------
@@ -308,7 +338,7 @@ def test_run_whose_budget_does_not_fit_is_not_started_and_waits(store: Corral) -
     assert store.runs.get(waiting.id).state is RunState.QUEUED
 
 
-@each_case("operation", ["end", "finish", "lose", "recover"])
+@each_case("operation", ["end", "end_orphaned", "recover"])
 def test_every_end_releases_the_reservation(
     store: Corral, clock: ManualClock, operation: str
 ) -> None:
@@ -318,10 +348,8 @@ def test_every_end_releases_the_reservation(
     match operation:
         case "end":
             store.internal.runs.end(run, ExitStatus(signal=9))
-        case "finish":
-            store.runs.finish(run.id, exit_code=1)
-        case "lose":
-            store.runs.lose(run.id)
+        case "end_orphaned":
+            store.internal.runs.end_orphaned(run, verb="crash", reason="gone")
         case "recover":
             (result,) = store.runs.recover()
             assert result.state == "interrupted"

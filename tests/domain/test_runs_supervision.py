@@ -1,11 +1,12 @@
 """Supervision of runs: acquire, heartbeat, restart, take-over, details and parking."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from corral.api import Corral
-from corral.domain.runs.model import Attention, ResourceSample, RunState
+from corral.domain.runs.model import Attention, ResourceSample, Run, RunState
 from corral.domain.runs.supervision import LEASE_MS
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound
@@ -315,6 +316,37 @@ def test_samples_are_ordered_and_unique_by_time(store: Corral, clock: ManualCloc
         (30, 3),
     ]
     assert store.runs.samples(queued(store).id) == []
+
+
+LATE_WRITES: dict[str, Callable[[Corral, Run], object]] = {
+    "update_details": lambda store, run: store.internal.runs.update_details(run, tokens=7),
+    "record_denials": lambda store, run: store.runs.record_denials(run, {"Edit": 1}),
+    "link_session": lambda store, run: store.runs.link_session(run, store.sessions.open().id),
+    "add_sample": lambda store, run: store.internal.runs.add_sample(
+        run, ResourceSample(1, 1, 1, 1)
+    ),
+    "record_environment": lambda store, run: store.internal.runs.record_environment(
+        run, {"commit": "old"}
+    ),
+}
+
+
+@each_case("operation", LATE_WRITES)
+def test_late_report_of_a_replaced_supervisor_is_rejected(store: Corral, operation: str) -> None:
+    run = running(store)
+    taken_over = store.internal.runs.take_over(
+        run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5"
+    )
+    with pytest.raises(Held):
+        LATE_WRITES[operation](store, run)
+    current = store.runs.get(run.id)
+    assert (current.tokens, current.denials, current.session_id) == (None, None, None)
+    assert store.runs.samples(run.id) == []
+    assert store.runs.get_launch(run.id).environment == {}
+    LATE_WRITES[operation](store, taken_over)
+    store.internal.runs.end(taken_over, ExitStatus(exit_code=0))
+    with pytest.raises(Held):
+        LATE_WRITES[operation](store, taken_over)
 
 
 # -- waiting for quota -------------------------------------------------------------------------

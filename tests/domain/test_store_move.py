@@ -62,7 +62,8 @@ def test_moved_store_is_complete_and_old_one_redirects(
     with open_store(old_url, clock) as store:
         fill_every_table(store, clock, tmp_path)
         insert_race(store)
-        store.runs.lose(store.runs.list(live=True).items[0].id, reason="gone")
+        run = store.runs.list(live=True).items[0]
+        store.internal.runs.end_orphaned(run, verb="crash", reason="gone")
         store.internal.nodes.leave(store.nodes.list().items[0])
         before = read_tables(store)
         moved = store.db.move(
@@ -115,7 +116,8 @@ def test_round_trip_move_keeps_every_table(
     with open_store(sqlite_url, clock) as store:
         fill_every_table(store, clock, tmp_path)
         insert_race(store)
-        store.runs.lose(store.runs.list(live=True).items[0].id, reason="gone")
+        run = store.runs.list(live=True).items[0]
+        store.internal.runs.end_orphaned(run, verb="crash", reason="gone")
         store.internal.nodes.leave(store.nodes.list().items[0])
         before = read_tables(store)
         store.db.move(postgres_url)
@@ -213,7 +215,7 @@ def test_rejected_move_leaves_the_store_in_use(
     run = running(store)
     with pytest.raises(Refused, match=f"still write.*: {run.id}.*corral stop"):
         store.db.move(moved_url)
-    store.runs.lose(run.id, reason="gone")
+    store.internal.runs.end_orphaned(run, verb="crash", reason="gone")
     assert store.db.cancel_move() is False
     store.db.move(moved_url)
 

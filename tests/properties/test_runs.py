@@ -293,9 +293,7 @@ class RunsMachine(StoreMachine):
             if code == 0:
                 self.is_rejected(IllegalMove, call)
         else:
-            call()
-            end = ExitStatus(exit_code=code)
-            self.close(entry, self.end_state(entry, end), end)
+            self.is_rejected(Conflict, call)  # it has a supervisor
 
     @rule()
     def recover(self) -> None:

@@ -20,7 +20,14 @@ from corral.kernel.exit_status import ExitStatus
 from tests.support.errors import because
 from tests.support.home import Home, is_alive, wait_until
 from tests.support.processes import NOBODY
-from tests.support.run_factories import ended, held, run_spec, running, without_supervisors
+from tests.support.run_factories import (
+    ended,
+    held,
+    recorded,
+    run_spec,
+    running,
+    without_supervisors,
+)
 from tests.support.screen_files import SCREEN_FILES
 from tests.support.store import rows, unchanged
 
@@ -92,7 +99,7 @@ def test_2_projects_are_listed_by_last_run_never_run_last(
 def test_3_run_has_its_duration_and_second_finish_is_idempotent(
     store: Corral, clock: ManualClock
 ) -> None:
-    run = running(store)
+    run = recorded(store)
     clock.advance(90 * SECOND)
     over = store.runs.finish(run.id, exit_code=0)
     assert (over.state, over.exit_code) == (RunState.COMPLETED, 0)

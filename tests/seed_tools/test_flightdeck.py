@@ -91,7 +91,7 @@ def test_9_resume_claims_once_and_repairs(
     assert run.session_id is not None
     task = store.tasks.claim(project, "ada", key="A", run=run.id)
     delegation = store.delegations.delegate("ada", "look around")
-    lost = store.runs.lose(run.id, reason="power loss")
+    lost = store.internal.runs.end_orphaned(run, verb="crash", reason="power loss")
     store.internal.runs.clean_up(lost)
     # The task can be claimed again, and the delegation is still active.
     assert task is not None

@@ -96,11 +96,25 @@ def test_new_supervisor_enforces_the_time_limit(home: Home) -> None:
     run = start_waiting_run(home, "--timeout", "10m")
     kill_process(run.supervisor_pid)
     with home.store() as store:
-        earlier = Statement("UPDATE runs SET started_at = started_at - 599000 WHERE id = :id")
-        store._database.write(lambda tx: tx.run(earlier, id=run.id))
+        short = Statement("UPDATE launches SET timeout_ms = 1 WHERE run_id = :id")
+        store._database.write(lambda tx: tx.run(short, id=run.id))
     home.recover()
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.TIMED_OUT
+
+
+def test_new_supervisor_counts_the_time_limit_from_the_start_of_the_attempt(home: Home) -> None:
+    from corral.db.statement import Statement
+
+    run = start_waiting_run(home, "--timeout", "10m")
+    kill_process(run.supervisor_pid)
+    with home.store() as store:  # as after a first attempt of an hour
+        earlier = Statement("UPDATE runs SET started_at = started_at - 3600000 WHERE id = :id")
+        store._database.write(lambda tx: tx.run(earlier, id=run.id))
+    home.recover()
+    (home.work / "go").touch()
+    ended = home.wait_for_end(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 5)
 
 
 def test_new_supervisor_continues_the_restarts(home: Home) -> None:
@@ -327,7 +341,7 @@ def test_stopped_supervisor_whose_run_was_ended_kills_its_agent(home: Home) -> N
     run = start_waiting_run(home)
     stop_without_lock(home, run.supervisor_pid)
     with home.store() as store:
-        store.runs.lose(run.id, reason="lost in a test")
+        store.internal.runs.end_orphaned(run, verb="crash", reason="lost in a test")
     kill_process(run.supervisor_pid, signal.SIGCONT)
     wait_until(lambda: not home.processes_of(run), "the processes of the ended run are killed")
     current = home.get(run.id)

@@ -8,7 +8,7 @@ from corral.adapters import supervisor_process
 from corral.api import Corral
 from corral.db.statement import Statement
 from corral.db.tx import Tx
-from corral.domain.runs import dispatch
+from corral.domain.runs import dispatch, ops
 from corral.domain.runs.model import Run
 from corral.domain.runs.spec import RunSpec, SupervisedProcess
 from corral.kernel.exit_status import ExitStatus
@@ -109,6 +109,22 @@ def running(store: Corral, supervisor: int = 1, **fields: Any) -> Run:
 
 def stopping(store: Corral, supervisor: int = 1, **fields: Any) -> Run:
     return store.internal.runs.request_stop(running(store, supervisor, **fields).id)
+
+
+def recorded(store: Corral, **fields: Any) -> Run:
+    """Record a process that Corral did not start."""
+    values: dict[str, Any] = {
+        "pid": 10_001,
+        "host": ELSEWHERE,
+        "boot_id": "boot",
+        "start_token": "100",
+        "command": "true",
+        "args": (),
+        "cwd": "/srv/here",
+        "project_id": None,
+    }
+    with store.transaction() as tx:
+        return ops.record(tx, **values | fields)
 
 
 def ended(store: Corral, how: ExitStatus | None = None, **fields: Any) -> Run:

@@ -5,6 +5,7 @@ change of the log. Elsewhere it polls `PRAGMA data_version`, which costs microse
 milliseconds.
 """
 
+import math
 import os
 import select
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import apsw
 
 POLL_INTERVAL = 0.004  # without inotify
+POLL_RESOLUTION = 0.001  # of poll()
 SAFETY_POLL = 1.0  # in case inotify misses a change
 CHECK_DELAYS = (
     0.0002,
@@ -48,9 +50,15 @@ class _WalWatch:
             if self.fd >= 0:
                 os.close(self.fd)
             raise OSError(number, os.strerror(number))
+        # Not select(), which rejects descriptors from 1024 on.
+        self._poll = select.poll()
+        self._poll.register(self.fd, select.POLLIN)
 
     def wait(self, timeout: float) -> bool:
-        if not select.select([self.fd], [], [], timeout)[0]:
+        if timeout < POLL_RESOLUTION:
+            time.sleep(timeout)  # poll() would wait a whole millisecond
+            timeout = 0
+        if not self._poll.poll(math.ceil(timeout * 1_000)):
             return False
         os.read(self.fd, 65536)
         return True

@@ -16,6 +16,20 @@ Processes
 - The **agent** is the program of the run. Its process exists before its program is executed: it
   waits until its identity (pid, start time, boot id, host) is in the store.
 
+How a run starts
+----------------
+
+1. `main.py` reads the start order from the caller and opens the store.
+2. `LaunchPlan` (`launch_plan.py`) prepares the command, environment, secrets and sandbox.
+3. `Supervisor.start` (`supervisor.py`) begins the first attempt with `Attempt.fork` (`attempt.py`).
+4. `ChildProcess.fork` (`child.py`) forks guard and agent. The agent waits at the gate.
+5. `RunLease.acquire` (`lease.py`) calls `store.internal.runs.acquire` (`api/internal/runs.py`),
+   which is `acquire` of `domain/runs/supervision.py`. The run is now `starting` and has the
+   identity of its process.
+6. `ChildProcess.execute` opens the gate, and the agent executes its program.
+7. `RunLease.mark_launched` records the run as `running`; `main.py` answers the caller.
+8. `Supervisor.supervise` runs the event loop until the agent has ended, then `RunLease.record_end`.
+
 Who writes what
 ---------------
 

@@ -63,11 +63,11 @@ class AgentIO:
         """Process new output; return whether there was any."""
         return False
 
-    def follow(self, agent: int | None) -> bool:
+    def follow(self, agent_pid: int | None) -> bool:
         """Record the new items of the CLI's transcript; return whether there were any."""
         if self.transcript is None:
             return False
-        has_items = self.transcript.poll(agent)
+        has_items = self.transcript.poll(agent_pid)
         recorder = self.recorder or self.transcript.recorder
         if self.is_working or (self.recorder is None and not self.transcript.is_screened):
             recorder.budget.notice_activity()

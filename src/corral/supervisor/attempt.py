@@ -38,7 +38,7 @@ class Attempt:
         output: "OutputWriter",
         plan: "LaunchPlan",
         *,
-        agent: ProcessIdentity,
+        agent_process: ProcessIdentity,
         child: ChildProcess | AdoptedProcess,
         agent_io: AgentIO,
         streams: "AgentStreams | None",
@@ -52,7 +52,7 @@ class Attempt:
         """None if another supervisor opened the streams: they ended with it."""
         self._on_output = on_output
         self._mark = process_marks.run_mark(lease.run.id)
-        self.agent = agent
+        self.agent_process = agent_process
         self.agent_io = agent_io
         self.started_at = self.active_at = time.monotonic()
         """When the attempt started, and when the agent last showed activity."""
@@ -91,20 +91,19 @@ class Attempt:
         )
         streams.close_child_ends()
         try:
-            agent = process.identify(child.pid)
-            assert agent is not None
-            lease.acquire(agent, plan.folder, previous, quick_failures)
+            agent_process = process.identify(child.pid)
+            assert agent_process is not None
+            lease.acquire(agent_process, plan.folder, previous, quick_failures)
             agent_io = plan.create_agent_io(command, lease.run, streams, lease.log)
         except BaseException:
-            child.end()
-            child.close()
+            child.abort()
             streams.close()
             raise
         return cls(
             lease,
             output,
             plan,
-            agent=agent,
+            agent_process=agent_process,
             child=child,
             agent_io=agent_io,
             streams=streams,
@@ -120,14 +119,17 @@ class Attempt:
         *,
         on_output: Callable[[bytes], None],
     ) -> "Attempt":
-        """Take over the attempt of a supervisor that is gone. Raises Conflict."""
-        agent = lease.take_over()
+        """Take over the attempt of a supervisor that is gone.
+
+        Raises Conflict when another supervisor was faster.
+        """
+        agent_process = lease.take_over()
         return cls(
             lease,
             output,
             plan,
-            agent=agent,
-            child=AdoptedProcess(agent, plan.folder, lease.run.attempts),
+            agent_process=agent_process,
+            child=AdoptedProcess(agent_process, plan.folder, lease.run.attempts),
             agent_io=plan.create_adopted_agent_io(lease.run, lease.log),
             streams=None,
             on_output=on_output,
@@ -139,8 +141,7 @@ class Attempt:
         try:
             self._child.execute()
         except CannotStart:
-            self._child.end()
-            self._child.close()
+            self._child.abort()
             raise
 
     # -- while the agent runs ------------------------------------------------------------------
@@ -153,7 +154,7 @@ class Attempt:
     @property
     def is_alive(self) -> bool:
         """Whether the agent's process exists."""
-        return process.check(self.agent) is process.Liveness.ALIVE
+        return process.check(self.agent_process) is process.Liveness.ALIVE
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -178,7 +179,7 @@ class Attempt:
 
     def poll_agent(self) -> None:
         """Record what the agent reported since the last call: turns, usage, questions."""
-        has_output, has_items = self.agent_io.poll(), self.agent_io.follow(self.agent.pid)
+        has_output, has_items = self.agent_io.poll(), self.agent_io.follow(self.agent_process.pid)
         if has_output or has_items:
             self.active_at = time.monotonic()
 
@@ -222,7 +223,7 @@ class Attempt:
         """Ask the agent to quit if it is idle or done, or send SIGTERM; `terminator` continues."""
         asked = (self._is_idle or self.agent_io.is_done) and self._ask_to_quit()
         self.terminator = Terminator(
-            self.agent,
+            self.agent_process,
             self._mark,
             guard=self._child.guard,
             grace_period_ms=grace_period_ms,
@@ -247,7 +248,7 @@ class Attempt:
     def read_exit(self) -> ExitStatus:
         """Read the output that is left, and return the exit status as the guard reported it."""
         self._drain()
-        return self._child.end()
+        return self._child.wait_for_exit()
 
     def _drain(self) -> None:
         if self._streams is not None:
@@ -256,7 +257,9 @@ class Attempt:
     def watch_without_guard(self) -> None:
         """Continue after the guard was killed; the exit status of the agent stays unknown."""
         self._child.close()
-        self._child = AdoptedProcess(self.agent, self._plan.folder, self._lease.run.attempts)
+        self._child = AdoptedProcess(
+            self.agent_process, self._plan.folder, self._lease.run.attempts
+        )
 
     def terminate_leftovers(self) -> tuple[int, ...]:
         """Terminate the processes that the agent left behind; return the pids that survived."""
@@ -296,32 +299,32 @@ class Attempt:
         # The transcript names the provider's session, whose files are imported.
         self._plan.collect(self._lease.log)
 
-    def interpret_end(self, end: ExitStatus, forwarded_signals: Set[int]) -> ExitStatus:
+    def interpret_end(self, exit_status: ExitStatus, forwarded_signals: Set[int]) -> ExitStatus:
         """Combine the exit status with the outcome that the agent itself reported.
 
         `forwarded_signals` are the signals that clients sent to the agent.
         """
         if self._is_idle:
-            return self._interpret_idle_end(end)
+            return self._interpret_idle_end(exit_status)
         typed_signals = self._streams.typed_signals if self._streams is not None else frozenset()
-        was_forwarded = end.was_ended_by({*forwarded_signals, *typed_signals})
-        end = end._replace(signal_was_forwarded=was_forwarded)
+        was_forwarded = exit_status.was_ended_by({*forwarded_signals, *typed_signals})
+        exit_status = exit_status._replace(signal_was_forwarded=was_forwarded)
         result = self.agent_io.result
         if result is None or result.ok:
-            return end._replace(finished_work=self.agent_io.is_done)
+            return exit_status._replace(finished_work=self.agent_io.is_done)
         if was_forwarded:
-            return end
-        return end._replace(reason=result.message or "the agent reported a failure")
+            return exit_status
+        return exit_status._replace(reason=result.message or "the agent reported a failure")
 
-    def _interpret_idle_end(self, end: ExitStatus) -> ExitStatus:
+    def _interpret_idle_end(self, exit_status: ExitStatus) -> ExitStatus:
         """Return the end of an idle run: completed only if the agent quit when it was asked to.
 
         A run is cancelled if its agent was forced to end, or waited for an answer.
         """
         forced_by = self.terminator.forced_by if self.terminator is not None else None
         if self._is_unanswered:
-            return end._replace(signal_was_forwarded=True, reason=outcome.UNANSWERED_REASON)
+            return exit_status._replace(signal_was_forwarded=True, reason=outcome.UNANSWERED_REASON)
         if forced_by is not None:
             reason = f"{outcome.IDLE_REASON}; it did not quit and was ended with {forced_by.name}"
-            return end._replace(signal_was_forwarded=True, reason=reason)
-        return end._replace(finished_work=True, reason=outcome.IDLE_REASON)
+            return exit_status._replace(signal_was_forwarded=True, reason=reason)
+        return exit_status._replace(finished_work=True, reason=outcome.IDLE_REASON)

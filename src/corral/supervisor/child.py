@@ -101,8 +101,8 @@ class CannotStart(Exception):
 class ChildProcess:
     """The process of an attempt that this supervisor starts.
 
-    `fork` creates guard and agent; `execute` starts the program; `end` waits for it; `close`
-    releases the guard.
+    `fork` creates guard and agent; `execute` starts the program; `wait_for_exit` waits for it;
+    `close` releases the guard. `abort` replaces the last two if the program must not start.
     """
 
     def __init__(
@@ -142,8 +142,7 @@ class ChildProcess:
             pid = int(pipe.readline() or b"0")
         child = cls(guard_pid, pid, own_ends, folder=folder, attempt=attempt)
         if not pid:
-            child.end()
-            child.close()
+            child.abort()
             raise CannotStart(errno.EAGAIN, argv[0])
         return child
 
@@ -156,19 +155,31 @@ class ChildProcess:
             code, _, path = error.decode(errors="replace").partition(" ")
             raise CannotStart(int(code), path)
 
-    def end(self) -> ExitStatus:
-        """Wait for the end of the agent and return it.
+    def abort(self) -> None:
+        """End a process whose program was not executed, and its guard."""
+        self.wait_for_exit()
+        self.close()
+
+    def wait_for_exit(self) -> ExitStatus:
+        """Wait until the agent has ended and return its exit status.
 
         A process that still waits at the gate exits at once. The guard stays until `close`.
         """
         _close((self._gate_writer, self._error_reader))
         data = os.read(self.exit_fd, exit_files.MAX_BYTES)
         # The pipe works even when the disk is too full for the exit file.
-        end = exit_files.decode(data)
-        return end if end.known else exit_files.read_exit(self._folder, self._attempt, self.pid)
+        exit_status = exit_files.decode(data)
+        return (
+            exit_status
+            if exit_status.known
+            else exit_files.read_exit(self._folder, self._attempt, self.pid)
+        )
 
     def close(self) -> None:
-        """Release the guard, after `end`. It terminates leftover processes before it exits."""
+        """Release the guard, after `wait_for_exit`.
+
+        The guard terminates leftover processes before it exits.
+        """
         os.close(self.exit_fd)
         os.waitpid(self._guard_pid, 0)
 
@@ -180,22 +191,22 @@ class ChildProcess:
 class AdoptedProcess:
     """The process of an attempt that another supervisor started."""
 
-    def __init__(self, agent: process.ProcessIdentity, folder: Path, attempt: int) -> None:
+    def __init__(self, agent_process: process.ProcessIdentity, folder: Path, attempt: int) -> None:
         self._folder = folder
         self._attempt = attempt
-        self._pid = agent.pid
-        self.guard = _find_guard(agent)
+        self._pid = agent_process.pid
+        self.guard = _find_guard(agent_process)
         self.exit_fd: int | None = None
         """Readable when the agent has ended; None if it has ended, or without pidfd support."""
         with suppress(AttributeError, OSError):
-            self.exit_fd = os.pidfd_open(agent.pid)
+            self.exit_fd = os.pidfd_open(agent_process.pid)
             # Checked after the pidfd was opened: the pid may have been reused before.
-            if process.check(agent) is not process.Liveness.ALIVE:
+            if process.check(agent_process) is not process.Liveness.ALIVE:
                 os.close(self.exit_fd)
                 self.exit_fd = None
 
-    def end(self) -> ExitStatus:
-        """Return the end of the agent as its guard recorded it; waits for a slow guard."""
+    def wait_for_exit(self) -> ExitStatus:
+        """Return the exit status of the agent as its guard recorded it; waits for a slow guard."""
         return exit_files.wait_for_exit(self._folder, self._attempt, self._pid, 5.0)
 
     def close(self) -> None:
@@ -204,14 +215,14 @@ class AdoptedProcess:
             self.exit_fd = None
 
 
-def _find_guard(agent: process.ProcessIdentity) -> process.ProcessIdentity | None:
+def _find_guard(agent_process: process.ProcessIdentity) -> process.ProcessIdentity | None:
     """Return the guard, which leads the agent's session.
 
     A session id is not reused as a pid while the session exists.
     """
     with suppress(OSError):
-        stat = process.read_stat(agent.pid)
-        if stat is not None and stat.start_token == agent.start_token:
+        stat = process.read_stat(agent_process.pid)
+        if stat is not None and stat.start_token == agent_process.start_token:
             return process.identify(stat.session)
     return None
 
@@ -235,38 +246,38 @@ def _run_guard(
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     process.become_subreaper()
-    agent = os.fork()
-    if agent == 0:
+    agent_pid = os.fork()
+    if agent_pid == 0:
         try:
             _run_agent(argv, cwd, env, stdio, pipes)
         finally:
             os._exit(127)
-    writer = exit_files.ExitFileWriter(*exit_file, agent)
+    writer = exit_files.ExitFileWriter(*exit_file, agent_pid)
     _close_all_except(pipes.pid_writer, pipes.exit_writer, pipes.started_reader, writer.descriptor)
     # When a terminal goes away, the kernel sends SIGHUP only to the session leader.
-    signal.signal(signal.SIGHUP, lambda *_: _forward_hangup(agent))
-    os.write(pipes.pid_writer, b"%d\n" % agent)
+    signal.signal(signal.SIGHUP, lambda *_: _forward_hangup(agent_pid))
+    os.write(pipes.pid_writer, b"%d\n" % agent_pid)
     os.close(pipes.pid_writer)
-    status, usage = _wait_for_agent(agent)
+    status, usage = _wait_for_agent(agent_pid)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the agent's pid may be reused from now on
     code = os.waitstatus_to_exitcode(status)
-    end = ExitStatus(exit_code=code) if code >= 0 else ExitStatus(signal=-code)
+    exit_status = ExitStatus(exit_code=code) if code >= 0 else ExitStatus(signal=-code)
     cpu_ms = int((usage.ru_utime + usage.ru_stime) * 1_000)
     if not os.read(pipes.started_reader, 1):
-        end = ExitStatus(reason=exit_files.NEVER_STARTED)
-    end = end._replace(cpu_ms=cpu_ms, peak_bytes=usage.ru_maxrss * MAXRSS_UNIT)
+        exit_status = ExitStatus(reason=exit_files.NEVER_STARTED)
+    exit_status = exit_status._replace(cpu_ms=cpu_ms, peak_bytes=usage.ru_maxrss * MAXRSS_UNIT)
     with suppress(OSError):
-        os.write(pipes.exit_writer, exit_files.encode(end))
-    writer.write(end)
+        os.write(pipes.exit_writer, exit_files.encode(exit_status))
+    writer.write(exit_status)
     _terminate_leftovers(pipes.exit_writer, process_marks.run_mark(env.get("CORRAL_RUN", "")))
     os._exit(0)
 
 
-def _wait_for_agent(agent: int) -> "tuple[int, resource.struct_rusage]":
+def _wait_for_agent(agent_pid: int) -> "tuple[int, resource.struct_rusage]":
     """Wait for the agent, and reap adopted orphans meanwhile."""
     while True:
         pid, status, usage = os.wait4(-1, 0)
-        if pid == agent:
+        if pid == agent_pid:
             return status, usage
 
 
@@ -287,10 +298,10 @@ def _terminate_leftovers(exit_writer: int, mark: str) -> None:
     )
 
 
-def _forward_hangup(agent: int) -> None:
+def _forward_hangup(agent_pid: int) -> None:
     for number in (signal.SIGHUP, signal.SIGCONT):
         with suppress(OSError):
-            os.killpg(agent, number)
+            os.killpg(agent_pid, number)
 
 
 def _run_agent(

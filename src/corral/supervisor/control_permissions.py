@@ -23,7 +23,7 @@ class ProtectedRun(Protocol):
     """The run whose control socket is protected."""
 
     @property
-    def agent(self) -> "ProcessIdentity | None": ...
+    def agent_process(self) -> "ProcessIdentity | None": ...
     @property
     def agent_io(self) -> "AgentIO": ...
 
@@ -61,9 +61,9 @@ class ControlPermissions:
         ancestors = list_ancestors_of(pid)
         if not ancestors:
             return False  # the process has ended, so its run is unknown
-        agent = self._protected.agent
+        agent_process = self._protected.agent_process
         pids = {ancestor.pid for ancestor in ancestors}
-        if os.getpid() in pids or (agent is not None and agent.pid in pids):
+        if os.getpid() in pids or (agent_process is not None and agent_process.pid in pids):
             return False
         if ancestors[0] in self._outsiders:
             return True

@@ -23,7 +23,7 @@ class ControlTarget(Protocol):
     """The part of the supervisor that the control server uses."""
 
     @property
-    def agent(self) -> process.ProcessIdentity | None: ...
+    def agent_process(self) -> process.ProcessIdentity | None: ...
     @property
     def agent_io(self) -> "AgentIO": ...
     @property
@@ -86,11 +86,11 @@ class ControlServer:
     def check_suspended(self) -> None:
         """Notify the attached clients if the agent is suspended; they suspend themselves too."""
         self.suspend_check_at = None
-        agent = self._target.agent
-        if agent is None or self._connections is None:
+        agent_process = self._target.agent_process
+        if agent_process is None or self._connections is None:
             return
         with suppress(OSError):
-            stat = process.read_stat(agent.pid)
+            stat = process.read_stat(agent_process.pid)
             if stat is not None and stat.state == "T":
                 self._connections.notify_suspended()
 
@@ -131,11 +131,11 @@ class ControlServer:
 
     def _signal(self, number: int) -> bool:
         """Send a signal to the agent's process group, as a terminal would."""
-        agent = self._target.agent
-        if agent is None or process.check(agent) is not process.Liveness.ALIVE:
+        agent_process = self._target.agent_process
+        if agent_process is None or process.check(agent_process) is not process.Liveness.ALIVE:
             return False
         try:
-            os.killpg(agent.pid, number)
+            os.killpg(agent_process.pid, number)
         except (OSError, OverflowError, ValueError):
             return False
         self.forwarded_signals.add(number)

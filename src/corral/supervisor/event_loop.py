@@ -65,8 +65,8 @@ class EventLoop:
 
     def renew_lease(self, attempt: "Attempt | None") -> None:
         """Renew the lease and read whether the run is to stop."""
-        agent = attempt.agent if attempt is not None else None
-        self._lease.renew(agent, self._output.count_bytes(), self._usage)
+        agent_process = attempt.agent_process if attempt is not None else None
+        self._lease.renew(agent_process, self._output.count_bytes(), self._usage)
 
     def _process_events(self, attempt: "Attempt | None", seconds: float) -> bool:
         """Wait for at most `seconds`, and handle all events that are ready or due.
@@ -128,8 +128,8 @@ class EventLoop:
         if now >= self._lease.next_beat:
             self.renew_lease(attempt)
         if now >= self._usage.next_poll:
-            agent = attempt.agent if attempt is not None else None
-            self._lease.record_usage(self._usage.measure(agent))
+            agent_process = attempt.agent_process if attempt is not None else None
+            self._lease.record_usage(self._usage.measure(agent_process))
         if self.is_interrupted and self._lease.stop_reason is None and not self._lease.is_parked:
             self._lease.request_stop(StopKind.INTERRUPTED)
         if attempt is not None and not self._lease.is_replaced:

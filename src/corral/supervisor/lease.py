@@ -16,7 +16,15 @@ from corral.adapters import process
 from corral.adapters.process import ProcessIdentity, ProcessUsage
 from corral.adapters.redaction import redact_value
 from corral.domain.runs import outcome
-from corral.domain.runs.model import Attention, Dialog, ResourceSample, Run, RunState, StopKind
+from corral.domain.runs.model import (
+    Attention,
+    Diagnosis,
+    Dialog,
+    ResourceSample,
+    Run,
+    RunState,
+    StopKind,
+)
 from corral.domain.runs.spec import SupervisedProcess
 from corral.domain.runs.supervision import LEASE_MS
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, NotFound
@@ -86,19 +94,23 @@ class RunLease:
     # -- acquire -------------------------------------------------------------------------------
 
     def acquire(
-        self, agent: ProcessIdentity, folder: Path, previous: ExitStatus | None, quick_failures: int
+        self,
+        agent_process: ProcessIdentity,
+        folder: Path,
+        previous: ExitStatus | None,
+        quick_failures: int,
     ) -> None:
-        """Record `agent` as the process of the run's first or next attempt.
+        """Record `agent_process` as the process of the run's first or next attempt.
 
         `previous` is the end of the attempt before; None for a queued run. Raises Conflict when
         another supervisor has the run, or it is to stop.
         """
         holding = SupervisedProcess(
             owner=self._owner,
-            host=agent.host,
-            boot_id=agent.boot_id,
-            pid=agent.pid,
-            start_token=agent.start_token,
+            host=agent_process.host,
+            boot_id=agent_process.boot_id,
+            pid=agent_process.pid,
+            start_token=agent_process.start_token,
             supervisor_pid=self._me.pid,
             supervisor_token=self._me.start_token,
             folder=str(folder),
@@ -113,7 +125,10 @@ class RunLease:
         self.is_parked = False
 
     def take_over(self) -> ProcessIdentity:
-        """Take the run over from a supervisor that is gone; return its agent. Raises Conflict."""
+        """Take the run over from a supervisor that is gone; return its agent.
+
+        Raises Conflict when another supervisor was faster.
+        """
         run = self.run
         assert run.pid is not None
         assert run.start_token is not None
@@ -139,7 +154,9 @@ class RunLease:
 
     # -- renew and record ----------------------------------------------------------------------
 
-    def renew(self, agent: ProcessIdentity | None, output_bytes: int, usage: "UsageMeter") -> None:
+    def renew(
+        self, agent_process: ProcessIdentity | None, output_bytes: int, usage: "UsageMeter"
+    ) -> None:
         """Renew the lease and read whether the run is to stop.
 
         Bounded wait: blocking here beyond the next heartbeat would hide lease expiry.
@@ -159,7 +176,7 @@ class RunLease:
                 )
         except Conflict:
             with self._best_effort():  # if this fails, the next heartbeat is rejected again
-                self._give_way(agent)
+                self._give_way(agent_process)
         except NotFound:
             # The store was replaced by one that does not know the run, so no recovery would ever
             # find the agent. Its output stays in the run folder.
@@ -179,14 +196,14 @@ class RunLease:
         if run.state is RunState.STOPPING and self.stop_reason is None:
             self.stop_reason = run.stop_reason or "stopped"
 
-    def _give_way(self, agent: ProcessIdentity | None) -> None:
+    def _give_way(self, agent_process: ProcessIdentity | None) -> None:
         """Handle a lost lease.
 
         The agent is left to the new supervisor if that one adopted the same agent. Otherwise the
         agent is stopped, because the run may continue elsewhere.
         """
         current = self._store.runs.get(self.run.id)
-        if (current.host, current.boot_id, current.pid, current.start_token) == agent:
+        if (current.host, current.boot_id, current.pid, current.start_token) == agent_process:
             self.is_replaced = current.is_live
         self.stop_reason = self.stop_reason or "taken over"
 
@@ -268,31 +285,32 @@ class RunLease:
         self.run = self._store.internal.runs.park(self.run, until=until, reason=reason)
 
     def record_end(
-        self, end: ExitStatus, output_bytes: int, verdict: tuple[str, str] | None
+        self, exit_status: ExitStatus, output_bytes: int, diagnosis: Diagnosis | None
     ) -> None:
         """Record how the run ended, retrying while the store is unavailable.
 
-        `verdict` is the verb and reason of a recovery, used if the exit status is unknown.
+        `diagnosis` is the transition that a recovery chose, used if the exit status is unknown.
         """
-        record = partial(self._record_end, end, output_bytes, verdict)
+        record = partial(self._record_end, exit_status, output_bytes, diagnosis)
         retry_while_unavailable(record, timeout=RETRY_TIMEOUT, max_pause=MAX_RETRY_PAUSE)
 
     def _record_end(
-        self, end: ExitStatus, output_bytes: int, verdict: tuple[str, str] | None
+        self, exit_status: ExitStatus, output_bytes: int, diagnosis: Diagnosis | None
     ) -> None:
         try:
-            if verdict is not None and not end.known:
-                verb, reason = verdict
-                reason = end.reason or reason
+            if diagnosis is not None and not exit_status.known:
                 self.run = self._store.internal.runs.end_orphaned(
                     self.run,
-                    verb=verb,
-                    reason=reason,
-                    survivors=end.survivors,
-                    may_have_survivors=end.may_have_survivors,
+                    verb=diagnosis.verb,
+                    reason=exit_status.reason or diagnosis.reason,
+                    survivors=exit_status.survivors,
+                    may_have_survivors=exit_status.may_have_survivors,
+                    output_bytes=output_bytes,
                 )
             else:
-                self.run = self._store.internal.runs.end(self.run, end, output_bytes=output_bytes)
+                self.run = self._store.internal.runs.end(
+                    self.run, exit_status, output_bytes=output_bytes
+                )
         except NotFound:
             return  # the store was replaced by one without this run
         except Held:

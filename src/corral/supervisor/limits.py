@@ -69,14 +69,14 @@ class RunLimits:
         """Return a description of the sandbox quota that the run exceeds, or None."""
         if self._plan.confinement is None:
             return None
-        return self._plan.confinement.find_exceeded_limit(attempt.agent)
+        return self._plan.confinement.find_exceeded_limit(attempt.agent_process)
 
     def _kill(self, attempt: "Attempt", reason: str) -> None:
         """Kill a sandboxed agent and stop the run.
 
         All processes of a sandbox die with the process that created the sandbox.
         """
-        process.send_signal(attempt.agent, signal.SIGKILL)
+        process.send_signal(attempt.agent_process, signal.SIGKILL)
         self._grace_period_ms = 0
         self._lease.request_stop(StopKind.INTERRUPTED, reason)
 

@@ -19,7 +19,7 @@ from corral.api import runs as runs
 from corral.api import settings as settings
 from corral.config import make_private_folder, run_folder, write_private_file
 from corral.domain.runs import outcome
-from corral.domain.runs.model import Launch, Run, RunState
+from corral.domain.runs.model import Diagnosis, Launch, Run, RunState
 from corral.kernel.errors import Conflict, CorralError, NoRoom, StoreUnavailable
 from corral.services.runs import request as request
 from corral.supervisor.child import CannotStart
@@ -45,8 +45,8 @@ class StartOrder(msgspec.Struct):
     """Whether to take over a run whose supervisor is gone."""
     fence: int | None = None
     """With `adopt`: the fence that the caller saw. Another fence means that it came second."""
-    verdict: tuple[str, str] | None = None
-    """With `adopt`: the verb and reason to record if the agent left no exit status."""
+    diagnosis: Diagnosis | None = None
+    """With `adopt`: the transition to record if the agent left no exit status."""
     size: tuple[int, int] = (24, 80)
     """Rows and columns of the terminal."""
 
@@ -158,7 +158,7 @@ def _start(
             return None, {"taken": f"{run.id} is {run.state}: another supervisor has or had it"}
         supervisor = Supervisor(store, run, *_prepare(store, run, order, stdin))
         if order.adopt:
-            supervisor.adopt(order.verdict)
+            supervisor.adopt(order.diagnosis)
         else:
             supervisor.start(watched=order.watched)
         return supervisor, {"pid": supervisor.run.pid}

@@ -27,7 +27,7 @@ from corral.adapters.providers.facts import (
 from corral.adapters.redaction import redact_record
 from corral.domain.runs.model import Run
 from corral.kernel.clock import SystemClock
-from corral.kernel.errors import CorralError, StoreUnavailable
+from corral.kernel.errors import CorralError, Held, StoreUnavailable
 from corral.supervisor.agent_io import MAX_PAUSE, AgentIO, Log
 from corral.supervisor.budget import STORE_TIMEOUT, BudgetWatch
 from corral.supervisor.retry import retry_while_unavailable
@@ -137,6 +137,8 @@ class Recorder:
                 self._write(fact)
             except StoreUnavailable:
                 raise
+            except Held:
+                pass  # the supervisor that took the run over records the fact
             except CorralError as error:
                 self._log("warn", f"Not recorded: {error.message}", {"fact": type(fact).__name__})
             self._pending.popleft()

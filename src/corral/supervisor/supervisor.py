@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from corral.adapters import process_marks
 from corral.adapters.process import ProcessIdentity
 from corral.domain.runs import outcome
-from corral.domain.runs.model import Launch, Run
+from corral.domain.runs.model import Diagnosis, Launch, Run
 from corral.kernel.errors import Conflict, StoreUnavailable
 from corral.kernel.exit_status import ExitStatus
+from corral.services.runs.recovery import measure_attempt_ms
 from corral.supervisor.agent_io import AgentIO
 from corral.supervisor.attempt import Attempt
 from corral.supervisor.child import CannotStart
@@ -60,8 +61,8 @@ class Supervisor:
         self._loop = EventLoop(self._lease, self._output, self._control, self._limits)
         self._attempt: Attempt | None = None
         """The current attempt; None between two attempts."""
-        self._verdict: tuple[str, str] | None = None
-        """The verb and reason to record if the exit status of an adopted agent is unknown."""
+        self._diagnosis: Diagnosis | None = None
+        """The transition to record if the exit status of an adopted agent is unknown."""
 
     @property
     def secrets(self) -> list[str]:
@@ -87,18 +88,21 @@ class Supervisor:
         if watched:
             self._loop.hold_output(WATCHER_SECONDS)
 
-    def adopt(self, verdict: tuple[str, str] | None = None) -> None:
+    def adopt(self, diagnosis: Diagnosis | None = None) -> None:
         """Take over a run whose supervisor is gone; the agent is alive, or ended meanwhile.
 
-        `verdict` is the verb and reason that a recovery chose for an agent that is gone. Raises
+        `diagnosis` is the transition that a recovery chose for an agent that is gone. Raises
         Conflict when another supervisor was faster.
         """
-        self._verdict = verdict
+        self._diagnosis = diagnosis
         self._attempt = Attempt.adopt(
             self._lease, self._output, self._plan, on_output=self._control.send_output
         )
-        age = max(0, self._store.now() - (self.run.started_at or 0)) / 1_000
-        self._attempt.started_at = time.monotonic() - age
+        # Not the age of the run, which includes the attempts before.
+        age_ms = measure_attempt_ms(self.run)
+        if age_ms is None:
+            age_ms = max(0, self._store.now() - (self.run.started_at or 0))
+        self._attempt.started_at = time.monotonic() - age_ms / 1_000
         self._open_control()
 
     def supervise(self) -> Run:
@@ -108,20 +112,23 @@ class Supervisor:
         self._lease.record_environment(self._plan.describe_environment())
         attempt.record_size()
         while True:
-            end = self._watch_attempt(attempt)
+            exit_status = self._watch_attempt(attempt)
             if self._lease.is_replaced:
                 return self.run
-            quick_failures = self._count_quick_failures(attempt, end)
+            quick_failures = self._count_quick_failures(attempt, exit_status)
             self._loop.renew_lease(attempt)  # reads a stop request, which rules out a restart
-            next_step = self._decide_next_step(attempt, end, quick_failures)
+            next_step = self._decide_next_step(attempt, exit_status, quick_failures)
+            if next_step is NextStep.PARK and not self._park(attempt):
+                # The run was stopped or taken over concurrently.
+                next_step = self._decide_without_quota(exit_status, quick_failures)
             if next_step is NextStep.PARK and not self._wait_for_quota():
                 return self.run
             if next_step is NextStep.RESTART and not self._wait_before_restart(quick_failures):
                 next_step = NextStep.FINISH
             if next_step is NextStep.FINISH:
-                return self._finish(end)
+                return self._finish(exit_status)
             # A parked run is queued, so its next attempt is acquired like the first one.
-            previous = None if next_step is NextStep.PARK else end
+            previous = None if next_step is NextStep.PARK else exit_status
             try:
                 attempt = self._start_attempt(previous, quick_failures)
             except (CannotStart, Conflict):
@@ -160,53 +167,65 @@ class Supervisor:
 
         The end is unknown if another supervisor has the run.
         """
-        end = self._wait_for_exit(attempt)
-        while not (end.known or self._lease.is_replaced) and attempt.is_alive:
+        exit_status = self._wait_for_exit(attempt)
+        while not (exit_status.known or self._lease.is_replaced) and attempt.is_alive:
             # Only the guard was killed. The agent continues; its exit status will be unknown.
             attempt.watch_without_guard()
-            end = self._wait_for_exit(attempt)
+            exit_status = self._wait_for_exit(attempt)
         if self._lease.is_replaced:
-            return end
+            return exit_status
         survivors = attempt.terminate_leftovers()
         attempt.close()
-        may_have_survivors = not end.known and not process_marks.is_supported()
-        end = end._replace(survivors=survivors, may_have_survivors=may_have_survivors)
-        return attempt.interpret_end(end, self._control.forwarded_signals)
+        may_have_survivors = not exit_status.known and not process_marks.is_supported()
+        exit_status = exit_status._replace(
+            survivors=survivors, may_have_survivors=may_have_survivors
+        )
+        return attempt.interpret_end(exit_status, self._control.forwarded_signals)
 
     def _wait_for_exit(self, attempt: Attempt) -> ExitStatus:
         self._loop.watch(attempt)
         return ExitStatus() if self._lease.is_replaced else attempt.read_exit()
 
-    def _finish(self, end: ExitStatus) -> Run:
+    def _finish(self, exit_status: ExitStatus) -> Run:
         """Record the end of the run and disconnect all clients."""
         self._plan.close()
-        self._lease.record_end(end, self._output.count_bytes(), self._verdict)
+        self._lease.record_end(exit_status, self._output.count_bytes(), self._diagnosis)
         self._control.end({"exit_code": self.run.exit_code, "signal": self.run.signal})
         return self.run
 
     # -- between two attempts ------------------------------------------------------------------
 
-    def _count_quick_failures(self, attempt: Attempt, end: ExitStatus) -> int:
+    def _count_quick_failures(self, attempt: Attempt, exit_status: ExitStatus) -> int:
         lasted_ms = int((time.monotonic() - attempt.started_at) * 1_000)
-        return outcome.count_quick_failures(self.run.quick_failures, end, lasted_ms)
+        return outcome.count_quick_failures(self.run.quick_failures, exit_status, lasted_ms)
 
-    def _decide_next_step(self, attempt: Attempt, end: ExitStatus, quick_failures: int) -> NextStep:
-        """Decide what follows an attempt, and park the run if its quota is exhausted."""
-        limit = attempt.agent_io.quota_limit
+    def _decide_next_step(
+        self, attempt: Attempt, exit_status: ExitStatus, quick_failures: int
+    ) -> NextStep:
+        """Decide what follows an attempt; changes nothing."""
         # Only an agent that failed by itself failed because of the quota.
-        failed_by_itself = end.exit_code != 0 and self._lease.stop_reason is None
-        if limit is not None and failed_by_itself and self._lease.park(limit):
+        failed_by_itself = exit_status.exit_code != 0 and self._lease.stop_reason is None
+        if attempt.agent_io.quota_limit is not None and failed_by_itself:
             return NextStep.PARK
-        if end.finished_work or end.signal_was_forwarded:
+        return self._decide_without_quota(exit_status, quick_failures)
+
+    def _decide_without_quota(self, exit_status: ExitStatus, quick_failures: int) -> NextStep:
+        if exit_status.finished_work or exit_status.signal_was_forwarded:
             return NextStep.FINISH
         should_restart = outcome.should_restart(
-            end,
+            exit_status,
             stop_reason=self._lease.stop_reason,
             attempts=self.run.attempts,
             max_restarts=self._launch.max_restarts,
             quick_failures=quick_failures,
         )
         return NextStep.RESTART if should_restart else NextStep.FINISH
+
+    def _park(self, attempt: Attempt) -> bool:
+        """Queue the run until the quota is reset; return False if it was stopped or taken over."""
+        limit = attempt.agent_io.quota_limit
+        assert limit is not None
+        return self._lease.park(limit)
 
     def _wait_before_restart(self, quick_failures: int) -> bool:
         """Wait for the back-off before the next attempt; return False if the run was stopped."""
@@ -234,8 +253,8 @@ class Supervisor:
     # -- called by the control server (`ControlTarget`) ----------------------------------------
 
     @property
-    def agent(self) -> ProcessIdentity | None:
-        return self._attempt.agent if self._attempt is not None else None
+    def agent_process(self) -> ProcessIdentity | None:
+        return self._attempt.agent_process if self._attempt is not None else None
 
     @property
     def agent_io(self) -> AgentIO:

@@ -91,15 +91,15 @@ class TranscriptLocator:
         if self._copy is not None:
             self._copy.close()
 
-    def sessions(self, agent: int | None) -> list[str]:
+    def sessions(self, agent_pid: int | None) -> list[str]:
         """Return the sessions of a process and its descendants; None: the process has ended.
 
         If the CLI does not record process ids, directory and time must leave one candidate. In a
         sandbox the recorded pid is that of another namespace, but no other run writes to its
         folder: every session that began there is the run's.
         """
-        if agent is not None and self._copy is None:
-            pids = [agent, *process.descendants(agent)]
+        if agent_pid is not None and self._copy is None:
+            pids = [agent_pid, *process.descendants(agent_pid)]
             found = self._reader.list_open_sessions(self._folder, pids, self.started_at)
             if found or self._reader.RECORDS_PROCESSES:
                 return found
@@ -184,13 +184,13 @@ class TranscriptFollower:
             self._sessions.append(session)
         self._searches = False
 
-    def poll(self, agent: int | None) -> bool:
+    def poll(self, agent_pid: int | None) -> bool:
         """Record the new items; return whether there were any."""
         now = time.monotonic()
         if now < self.next_poll:
             return False
-        if agent is not None and self._searches and now >= self._next_search:
-            self._search(agent, now)
+        if agent_pid is not None and self._searches and now >= self._next_search:
+            self._search(agent_pid, now)
         has_items = self._read()
         self.recorder.flush()
         duration = time.monotonic() - now
@@ -236,10 +236,10 @@ class TranscriptFollower:
             pass  # no transcript yet; the next call tries again
         return self._newest_model
 
-    def _search(self, agent: int | None, now: float) -> None:
+    def _search(self, agent_pid: int | None, now: float) -> None:
         try:
             self._locator.refresh()
-            sessions = self._locator.sessions(agent)
+            sessions = self._locator.sessions(agent_pid)
         except OSError:
             sessions = []
         for session in sessions:

@@ -18,11 +18,11 @@ class UsageMeter:
         self.cpu_ms: int | None = None
         self.peak_bytes: int | None = None
 
-    def measure(self, agent: process.ProcessIdentity | None) -> ProcessUsage | None:
+    def measure(self, agent_process: process.ProcessIdentity | None) -> ProcessUsage | None:
         """Measure now; return None if the usage cannot be read."""
         self._interval = min(self._interval * 2, MAX_INTERVAL)
         self.next_poll = time.monotonic() + self._interval
-        usage = process.measure_usage(agent.pid) if agent is not None else None
+        usage = process.measure_usage(agent_process.pid) if agent_process is not None else None
         if usage is not None:
             self.cpu_ms = max(self.cpu_ms or 0, usage.cpu_ms)
             self.peak_bytes = max(self.peak_bytes or 0, usage.memory_bytes)

@@ -1,4 +1,4 @@
-"""A run is one process of an agent CLI, from queued to exit.
+"""A run is one command or agent CLI, over all its attempts, from queued to exit.
 
 A supervisor, a separate process, holds the run by a lease with a fence. Everything a row says was
 reported by the supervisor (at `seen_at`), by the process that waited for the agent, or was proven
@@ -7,7 +7,7 @@ by a recovery.
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -265,6 +265,13 @@ class ResourceSample(msgspec.Struct, frozen=True):
     cpu_ms: int
     memory_bytes: int
     processes: int
+
+
+class Diagnosis(NamedTuple):
+    """The transition that a recovery chose for a run whose agent is gone, with its reason."""
+
+    verb: str
+    reason: str
 
 
 class RecoveryResult(msgspec.Struct, frozen=True):

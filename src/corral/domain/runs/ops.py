@@ -135,7 +135,7 @@ def request_stop(
 ) -> Run:
     """Request that a run ends: a queued run is cancelled, a live one is ended by its supervisor.
 
-    Idempotent: the first reason is kept.
+    Idempotent: the first reason is kept; raises IllegalMove when the run has ended.
     """
     run = sql.RUNS.get_for_update(tx, resolve_id(tx, id))
     text = outcome.DEFAULT_STOP_REASONS[kind] if reason is None else reason
@@ -154,18 +154,19 @@ def record_end(tx: Tx, run: Run, end: ExitStatus, *, output_bytes: int | None = 
 
     Raises Held when the fence is stale: another supervisor or a recovery took the run over.
     """
-    current = sql.RUNS.get_for_update(tx, run.id)
+    current = lock_fenced(tx, run)
     if not current.is_live:
         return current
-    if current.fence != run.fence:
-        raise stale_fence_error(run.id, yours=run.fence, current=current.fence, owner=current.owner)
     verb = outcome.end_verb(end, current.stop_kind)
     return _close(tx, current, verb, end, output_bytes=output_bytes)
 
 
 def finish(tx: Tx, id: str, *, exit_code: int) -> Run:
-    """Record the exit code of a recorded process: 0 completed, else failed. The first is kept."""
-    run = sql.RUNS.get_for_update(tx, resolve_id(tx, id))
+    """Record the exit code of a recorded process: 0 completed, else failed. The first is kept.
+
+    Raises Conflict when a supervisor has the run: only the supervisor sees its exit status.
+    """
+    run = _lock_unsupervised(tx, id)
     if not run.is_live:
         return run
     end = ExitStatus(exit_code=check_int(exit_code, "The exit code"))
@@ -178,16 +179,9 @@ def fail(tx: Tx, id: str, *, reason: str) -> Run:
     Idempotent: a run that has ended is returned unchanged. A long reason is shortened. Raises
     Conflict when a supervisor has the run: its process may still run and must be stopped.
     """
-    run = sql.RUNS.get_for_update(tx, resolve_id(tx, id))
+    run = _lock_unsupervised(tx, id)
     if not run.is_live:
         return run
-    if run.state is not RunState.QUEUED and run.mode is not RunMode.RECORDED:
-        raise Conflict(
-            f"{run.id} is {run.state} and has a supervisor. Stop it with `corral stop {run.id}`.",
-            id=run.id,
-            state=run.state,
-            reason="run_active",
-        )
     return _close(tx, run, "fail", ExitStatus(reason=_shorten_reason(reason)))
 
 
@@ -197,8 +191,12 @@ def _shorten_reason(reason: str) -> str:
 
 
 def mark_lost(tx: Tx, id: str, *, reason: str = "gone") -> Run:
-    """Record that a run's process vanished. Idempotent: the first end is kept."""
-    run = sql.RUNS.get_for_update(tx, resolve_id(tx, id))
+    """Record that a recorded process vanished; a queued run is cancelled.
+
+    Idempotent: the first end is kept. Raises Conflict when a supervisor has the run; `recover`
+    finds out whether its process is gone.
+    """
+    run = _lock_unsupervised(tx, id)
     if not run.is_live:
         return run
     end = ExitStatus(reason=_shorten_reason(reason))
@@ -214,21 +212,54 @@ def end_orphaned(
     reason: str,
     survivors: tuple[int, ...] = (),
     may_have_survivors: bool = False,
+    output_bytes: int | None = None,
 ) -> Run:
     """End a run whose supervisor is gone, as a recovery has proven; raises Held otherwise.
 
     `survivors` are processes that could not be killed. With `may_have_survivors`, there may be some
-    that cannot be found.
+    that cannot be found. `output_bytes` defaults to the size at the last heartbeat.
     """
-    current = sql.RUNS.get_for_update(tx, run.id)
+    current = lock_fenced(tx, run)
     if not current.is_live:
         return current
-    if current.fence != run.fence:
-        raise stale_fence_error(run.id, yours=run.fence, current=current.fence, owner=current.owner)
     end = ExitStatus(reason=reason, survivors=survivors, may_have_survivors=may_have_survivors)
     if current.stop_kind is not None or survivors:
         verb = outcome.end_verb(end, current.stop_kind)
-    return _close(tx, current, verb, end)
+    return _close(tx, current, verb, end, output_bytes=output_bytes)
+
+
+def lock_fenced(tx: Tx, run: Run) -> Run:
+    """Lock a run for its supervisor; raises Held when it is live and was taken over.
+
+    A run that has ended is returned as it is, whatever its fence.
+    """
+    current = sql.RUNS.get_for_update(tx, run.id)
+    if current.is_live:
+        check_fence(current, run)
+    return current
+
+
+def check_fence(current: Run, run: Run) -> None:
+    """Raise Held when `run` has another fence than the store: the run was taken over or ended."""
+    if current.fence != run.fence:
+        raise stale_fence_error(run.id, yours=run.fence, current=current.fence, owner=current.owner)
+
+
+def _lock_unsupervised(tx: Tx, id: str) -> Run:
+    """Lock a run that has no supervisor; raises Conflict when it is live and has one.
+
+    A supervised process may still run, so it must be stopped rather than declared as ended.
+    """
+    run = sql.RUNS.get_for_update(tx, resolve_id(tx, id))
+    is_supervised = run.state is not RunState.QUEUED and run.mode is not RunMode.RECORDED
+    if run.is_live and is_supervised:
+        raise Conflict(
+            f"{run.id} is {run.state} and has a supervisor. Stop it with `corral stop {run.id}`.",
+            id=run.id,
+            state=run.state,
+            reason="run_active",
+        )
+    return run
 
 
 def _close(tx: Tx, run: Run, verb: str, end: ExitStatus, *, output_bytes: int | None = None) -> Run:

@@ -28,7 +28,10 @@ ADD_LAUNCH = Statement("""
 LAUNCH = Query(Launch, f"SELECT {columns_of(Launch)} FROM launches WHERE run_id = :run_id")
 
 SET_ENVIRONMENT = Statement("""
-    UPDATE launches SET environment = :environment WHERE run_id = :run_id RETURNING run_id
+    UPDATE launches SET environment = :environment
+    WHERE run_id = :run_id
+      AND EXISTS (SELECT 1 FROM runs WHERE id = :run_id AND fence = :fence)
+    RETURNING run_id
 """)
 
 HEARTBEAT = Query(
@@ -79,7 +82,7 @@ SET_DETAILS = Query(
         tokens = coalesce(:tokens, tokens), cost_micros = coalesce(:cost_micros, cost_micros),
         screen_rows = coalesce(:screen_rows, screen_rows),
         screen_columns = coalesce(:screen_columns, screen_columns)
-    WHERE id = :id
+    WHERE id = :id AND fence = :fence
     RETURNING {_COLUMNS}
 """,
 )
@@ -235,8 +238,10 @@ NEXT_DUE = Statement("""
 
 ADD_SAMPLE = Statement("""
     INSERT INTO resource_samples (run_id, at, cpu_ms, memory_bytes, processes)
-    VALUES (:run_id, :at, :cpu_ms, :memory_bytes, :processes)
+    SELECT id, :at, :cpu_ms, :memory_bytes, :processes FROM runs
+    WHERE id = :run_id AND fence = :fence
     ON CONFLICT (run_id, at) DO NOTHING
+    RETURNING at
 """)
 SAMPLES = Query(
     ResourceSample,

@@ -232,10 +232,14 @@ def update_details(
     screen_rows: int | None = None,
     screen_columns: int | None = None,
 ) -> Run:
-    """Update what the agent reports and the size of its terminal; None leaves a value unchanged."""
+    """Update what the agent reports and the size of its terminal; None leaves a value unchanged.
+
+    Raises Held when the run was taken over or has ended.
+    """
     updated = tx.first(
         sql.SET_DETAILS,
         id=run.id,
+        fence=run.fence,
         model=sanitize(model),
         provider_version=sanitize(provider_version),
         tokens=None if tokens is None else _check_tokens(tokens),
@@ -243,17 +247,17 @@ def update_details(
         screen_rows=None if screen_rows is None else check_int(screen_rows, "The rows"),
         screen_columns=None if screen_columns is None else check_int(screen_columns, "The columns"),
     )
-    if updated is None:
-        raise sql.RUNS.not_found(run.id)
-    return updated
+    return updated if updated is not None else _reject_stale(tx, run)
 
 
 def record_denials(tx: Tx, run: Run, counts: Mapping[str, int]) -> Run:
     """Record how often each tool was denied in the current attempt.
 
-    Idempotent: the counts replace those of the same attempt.
+    Idempotent: the counts replace those of the same attempt. Raises Held when the run was taken
+    over or has ended.
     """
     current = sql.RUNS.get_for_update(tx, run.id)
+    runs.check_fence(current, run)
     denials = [denial for denial in current.denials or [] if denial.attempt != run.attempts]
     for tool, count in counts.items():
         name = sanitize(tool) or "?"
@@ -268,8 +272,12 @@ def record_denials(tx: Tx, run: Run, counts: Mapping[str, int]) -> Run:
 
 
 def link_session(tx: Tx, run: Run, session_id: str) -> Run:
-    """Link a run to the session that its CLI has recorded. Idempotent."""
+    """Link a run to the session that its CLI has recorded. Idempotent.
+
+    Raises Held when the run was taken over or has ended.
+    """
     current = sql.RUNS.get_for_update(tx, run.id)
+    runs.check_fence(current, run)
     if current.session_id == session_id:
         return current
     linked = tx.one(
@@ -288,17 +296,29 @@ def _check_tokens(tokens: int) -> int:
 
 
 def record_environment(tx: Tx, run: Run, environment: Mapping[str, Any]) -> None:
-    """Record the environment of a run: commit, branch, versions, variables."""
-    tx.run(
+    """Record the environment of a run: commit, branch, versions, variables.
+
+    Raises Held when the run was taken over or has ended.
+    """
+    changed = tx.run(
         sql.SET_ENVIRONMENT,
         run_id=run.id,
+        fence=run.fence,
         environment=encode_json(environment, "The environment's record"),
     )
+    if not changed:
+        runs.check_fence(sql.RUNS.get(tx, run.id), run)
 
 
 def add_sample(tx: Tx, run: Run, sample: ResourceSample) -> None:
-    """Add a sample of the resource usage of a run's process tree. Idempotent by time."""
-    tx.run(sql.ADD_SAMPLE, run_id=run.id, **msgspec.structs.asdict(sample))
+    """Add a sample of the resource usage of a run's process tree. Idempotent by time.
+
+    Raises Held when the run was taken over or has ended.
+    """
+    values = msgspec.structs.asdict(sample)
+    if not tx.run(sql.ADD_SAMPLE, run_id=run.id, fence=run.fence, **values):
+        # Either the time has a sample already, or the fence is stale.
+        runs.check_fence(sql.RUNS.get(tx, run.id), run)
 
 
 def park(tx: Tx, run: Run, *, until: int, reason: str) -> Run:

@@ -9,14 +9,14 @@ is not readable is left alone.
 import time
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from corral.adapters import exit_files, process, process_marks
 from corral.adapters.process import Liveness, ProcessIdentity
 from corral.config import run_folder
 from corral.domain.outputs import ops as outputs
 from corral.domain.runs import ops, outcome, supervision
-from corral.domain.runs.model import Launch, RecoveryResult, Run, RunMode, RunState
+from corral.domain.runs.model import Diagnosis, Launch, RecoveryResult, Run, RunMode, RunState
 from corral.kernel.errors import Conflict, NotFound, StoreUnavailable
 from corral.kernel.exit_status import ExitStatus
 from corral.services.runs import dispatch
@@ -32,13 +32,6 @@ EXIT_FILE_SECONDS = 5.0  # in which the guard writes the exit status that it has
 def get_run(database: "Database", id: str) -> Run:
     """Return a run; raises NotFound."""
     return database.read(lambda tx: ops.get(tx, id))
-
-
-class Diagnosis(NamedTuple):
-    """The transition that recovery applies to a run, with its reason."""
-
-    verb: str
-    reason: str
 
 
 _DIAGNOSES = {
@@ -187,7 +180,10 @@ def _restart_or_none(database: "Database", run: Run, end: ExitStatus, reason: st
     leftover processes of the last attempt killed: they carry the same run mark as those of the next
     attempt.
     """
-    quick = outcome.count_quick_failures(run.quick_failures, end, _measure_duration_ms(run))
+    duration_ms = measure_attempt_ms(run)
+    if duration_ms is None:
+        duration_ms = outcome.QUICK_FAILURE_MS  # unknown, so it does not count as a quick failure
+    quick = outcome.count_quick_failures(run.quick_failures, end, duration_ms)
     if not outcome.should_restart(
         end,
         stop_reason=run.stop_reason,
@@ -206,12 +202,12 @@ def _restart_or_none(database: "Database", run: Run, end: ExitStatus, reason: st
     return queued
 
 
-def _measure_duration_ms(run: Run) -> int:
-    """Return the longest time that the attempt can have lasted, in milliseconds."""
+def measure_attempt_ms(run: Run) -> int | None:
+    """Return the longest time that the current attempt can have lasted; None if it is unknown."""
     agent = get_identity(run, run.pid, run.start_token)
     age = process.age_ms(agent) if agent is not None else None
     if age is None:
-        return outcome.QUICK_FAILURE_MS  # unknown, so it does not count as a quick failure
+        return None
     return age - exit_files.age_ms(run_folder(run.id), run.attempts, run.pid or 0)
 
 
@@ -298,7 +294,7 @@ def _start_supervisor(database: "Database", run: Run, diagnosis: Diagnosis | Non
             adopt=True,
             fence=run.fence,
             # A plain tuple: the request to the supervisor is serialized.
-            verdict=None if diagnosis is None else tuple(diagnosis),
+            diagnosis=None if diagnosis is None else tuple(diagnosis),
         )
         return "pid" in answer
     return False
