@@ -40,6 +40,7 @@ def call_with_key(
     if isinstance(resource, CheckedResource):
         # Inside a run: check first, because the code below calls the operation without checks.
         resource, arguments = resource.check_call(verb, arguments)
+    assert isinstance(resource, Resource)
     operation = find_operation(type(resource), verb)
     database = resource._database
     if isinstance(operation, Operation):

@@ -82,8 +82,9 @@ class CheckedResource:
         self._attribute = attribute
 
     @cached_property
-    def _resource(self) -> Any:
-        return self._unchecked.create(self._store._database)
+    def _resource(self) -> Resource:
+        resource: Resource = self._unchecked.create(self._store._database)
+        return resource
 
     def __getattr__(self, verb: str) -> Any:
         method = getattr(self._resource, verb)
@@ -102,7 +103,7 @@ class CheckedResource:
         self.__dict__[verb] = call
         return call
 
-    def check_call(self, verb: str, arguments: Mapping[str, Any]) -> tuple[Any, CallArguments]:
+    def check_call(self, verb: str, arguments: Mapping[str, Any]) -> tuple[Resource, CallArguments]:
         """Return the resource without checks and the arguments that the run may call it with.
 
         Raises Refused if the run may not make this call.
