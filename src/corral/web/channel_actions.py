@@ -41,11 +41,12 @@ def change_wiring(request: PageRequest) -> Response:
 
 
 def _wiring_options(request: PageRequest) -> dict[str, Any]:
-    """Return the options of a wiring; omitted fields keep the defaults."""
-    names = ("pattern", "scope", "unmatched", "mode")
+    """Return the options of a wiring, without the fields that the form omits."""
+    names = ("scope", "unmatched", "mode")
     fields = {name: value for name in names if (value := request.field(name)) is not None}
     return {
         "trigger": request.require("trigger", "The trigger"),
+        "pattern": request.field("pattern"),  # an empty field clears it
         "priority": request.integer("priority", "the priority") or 0,
         **fields,
     }
