@@ -106,7 +106,7 @@ class Destinations(Resource):
     get = read(destinations.get_destination)
     grant = write(destinations.grant, repeatable=True, people_only=True)
     revoke = write(destinations.revoke, people_only=True)
-    list = read(destinations.list_destinations, agent=rules.agent_is_self)
+    list = read(destinations.list_destinations, agent=rules.as_agent)
 
 
 class Messages(Resource):
@@ -117,16 +117,14 @@ class Messages(Resource):
     get = read(queries.get_message)
     list = read(queries.list_messages)
     held = read(queries.list_held, mode="one")
-    send = write(
-        queue.send, repeatable_by="key", actor=("agent",), agent=rules.send_message_as_self
-    )
+    send = write(queue.send, repeatable_by="key", actor=("agent",), agent=rules.as_message_sender)
     send_as_system = write(queue.send_as_system, repeatable_by="key", people_only=True)
 
     _send_files = write(attachments.send, repeatable_by="key")
     _next = write(long_running.take_next)
     _has_next = read(long_running.has_next)
 
-    @operation(actor=("agent",), agent=rules.send_message_as_self)
+    @operation(actor=("agent",), agent=rules.as_message_sender)
     def send_files(
         self,
         files: Paths,
