@@ -9,7 +9,6 @@ from corral.domain.questions.model import QuestionState
 from corral.kernel.errors import Conflict, Invalid
 from corral.services.chat.model import ChannelHealth
 from corral.web.background import run_with_deadline
-from corral.web.chat import CHAT_ACTIONS
 from corral.web.request import PageHandler, PageRequest
 from corral.web.simple_actions import simple_action
 
@@ -115,7 +114,6 @@ def give_secret(request: PageRequest) -> Response:
 
 
 CHANNEL_ACTIONS: dict[str, PageHandler] = {
-    **CHAT_ACTIONS,
     "secrets/give": give_secret,
     "senders/approve": approve_sender,
     "senders/block": simple_action(
