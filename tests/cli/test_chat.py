@@ -55,9 +55,16 @@ def test_channel_is_added_wired_previewed_and_removed(
     assert (edited["id"], edited["pattern"], edited["mode"]) == (
         wiring["id"],
         "deploy",
-        "shared",
+        "thread",
     )
-    assert cli.error("wiring", "change", wiring["id"], "--on", "pattern")["exit_code"] == 2
+    edited = cli.json("wiring", "edit", wiring["id"], "--priority", "5")
+    assert (edited["trigger"], edited["pattern"], edited["mode"], edited["priority"]) == (
+        "pattern",
+        "deploy",
+        "thread",
+        5,
+    )
+    assert cli.error("wiring", "change", wiring["id"], "--on", "command")["exit_code"] == 2
     assert "No messages wait" in cli("message", "held").out
     (sender,) = cli.json("sender", "list")
     approved = cli.json("sender", "approve", sender["id"], "--person", "ann", "--role", "admin")

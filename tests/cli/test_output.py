@@ -237,7 +237,10 @@ def test_page_says_how_to_continue(cli: Cli) -> None:
     for n in range(3):
         cli.json("mail", "put", "agent:a", str(n))
     first = cli("mail", "list", "--limit", "2", "--json")
-    cursor = first.err.split("--after ")[1].strip()
+    warning = json.loads(first.err)["warning"]
+    assert warning["code"] == "more_results"
+    cursor = cli("mail", "list", "--limit", "2").err.split("--after ")[1].strip()
+    assert warning["details"] == {"after": cursor}
     (last,) = cli.json("mail", "list", "--after", cursor)
     assert last["body"] == "2"
 

@@ -37,6 +37,13 @@ def test_unknown_provider_is_rejected_and_a_role_is_free_text(cli: Cli, verb: st
     assert cli.json("agent", verb, "bob", "--role", "night watch")["role"] == "night watch"
 
 
+def test_empty_list_of_runs_says_what_was_searched(cli: Cli) -> None:
+    assert "No runs are active" in cli("ps").out
+    for options in (["-a"], ["--state", "failed"]):
+        output = cli("ps", *options).out
+        assert ("No runs match" in output, "active" in output) == (True, False)
+
+
 def test_runs_and_sessions_name_their_agent(cli: Cli, url: str) -> None:
     ada = cli.json("agent", "create", "ada", "--provider", "scripted")
     cli.json("session", "open", "--agent", "ada")

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 
 import corral
+from corral.api import Corral
 from corral.api.catalog import (
     OperationInfo,
     list_operations,
+    resource_class,
     resource_classes,
 )
 from corral.api.internal import InternalStore
 from corral.api.operation import find_policy
+from corral.api.permissions import argument_names
 from corral.api.policy import OperationPolicy, PolicyFields
 from corral.api.remote_table import list_calls
 from corral.http.agent_permissions import check_agent_call
@@ -28,6 +31,21 @@ INTERNAL = list(list_operations(InternalStore))
 ROWS = PUBLIC + INTERNAL
 NAMES = {row.name for row in ROWS}
 SOURCES = Path(corral.__file__).parent
+
+
+def test_the_permission_checks_know_every_positional_argument() -> None:
+    owners = [(Corral, PUBLIC), (InternalStore, INTERNAL)]
+    for owner, operations in owners:
+        for row in operations:
+            parameters = row.signature.parameters.values()
+            assert all(parameter.kind is not parameter.VAR_POSITIONAL for parameter in parameters)
+            names = [
+                parameter.name
+                for parameter in parameters
+                if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+            ]
+            resource = resource_class(row.attribute, owner)
+            assert [*argument_names(resource, row.verb)] == names, row.name
 
 
 def test_every_public_method_is_declared() -> None:

@@ -88,7 +88,7 @@ def test_hanging_or_broken_channel_does_not_block_others(
         for name in ("broken", "shared"):
             store.channels.remove(name)
         loop.run_once(store)
-        run_until(store, loop, lambda: not any(" sends" in t.name for t in threading.enumerate()))
+        run_until(store, loop, lambda: not any(" sender" in t.name for t in threading.enumerate()))
         for run in store.runs.list(live=True).items:
             with suppress(IllegalMove):  # it ended in the meantime
                 store.runs.stop(run.id)

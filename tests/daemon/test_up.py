@@ -67,6 +67,8 @@ def test_second_daemon_names_the_first_and_exits(machine: Machine) -> None:
     other = machine.corral("up", "--port", "0", "--label", "gpu")
     assert (other.returncode, machine.link.encode() in other.stdout) == (0, True)
     assert b"--port, --label ignored. Stop the daemon first with `corral down`" in other.stderr
+    other = machine.corral("up", "--port", "0", "--json")
+    assert json.loads(other.stderr)["warning"]["code"] == "ignored"
     # Without the check for a running daemon, like two concurrent commands:
     env = machine.env | {"CORRAL_STORE": machine.url}
     late = subprocess.run(

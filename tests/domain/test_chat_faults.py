@@ -145,6 +145,11 @@ def test_channel_with_a_dead_thread_is_reopened(url: str, monkeypatch: pytest.Mo
             self.gate.wait(SECONDS)
             return super().receive(cursor, seconds)
 
+        def stop(self) -> None:
+            stopped.append(self)
+            super().stop()
+
+    stopped: list[SlowAdapter] = []
     SharedAdapter.shared_platform = Platform()
     monkeypatch.setitem(fake_channels.KINDS, SlowAdapter.kind, SlowAdapter)
     register_adapters(monkeypatch)
@@ -153,11 +158,12 @@ def test_channel_with_a_dead_thread_is_reopened(url: str, monkeypatch: pytest.Mo
         store.channels.add("slow", "slow", policy="public")
         loop.run_once(store)
         (worker,) = loop._workers.values()
-        (sender,) = [thread for thread in worker._threads if thread.name.endswith("sends")]
+        (sender,) = [thread for thread in worker._threads if thread.name.endswith("sender")]
         worker._woken_at -= 2 * chat_loop.ORPHAN_SECONDS
         worker._due.set()
         sender.join(SECONDS)
         assert not sender.is_alive()
+        assert worker._adapter in stopped, "an orphaned worker closes its connection"
         store.messages.send_as_system(store.places.register("slow", "room").id, "after the restart")
 
         def is_sent() -> bool:

@@ -109,7 +109,10 @@ def test_changed_wiring_takes_effect_at_once(chat: Chat) -> None:
     assert chat.says("hello").state == "ignored"
     assert chat.says("please deploy").state == "routed"
     with raises_without_change(store, Invalid):
-        store.wirings.change(wiring.id, trigger="pattern")
+        store.wirings.change(wiring.id, trigger="command")
+    assert store.wirings.change(wiring.id, priority=5).mode == "thread"
+    assert store.wirings.get(wiring.id).pattern == "deploy"
+    assert store.wirings.change(wiring.id, trigger="mention").pattern is None
     store.wirings.remove(wiring.id)
     with raises_without_change(store, IllegalMove):
         store.wirings.change(wiring.id, trigger="always")

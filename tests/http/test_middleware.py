@@ -12,6 +12,7 @@ from starlette.routing import Route
 from corral.api import Corral
 from corral.http import token_cache
 from corral.http.middleware import rate_limits
+from corral.http.middleware.http_middleware import is_agent_path
 from corral.http.middleware.rate_limits import Rate, RateLimiter
 from corral.kernel.clock import SECOND
 from tests.support.home import wait_until
@@ -203,6 +204,22 @@ def test_agent_token_opens_no_page(http_server: HttpServer) -> None:
     ) as client:
         assert client.get("/").status_code == 403
         assert client.post("/act").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "is_allowed"),
+    [
+        ("/api", True),
+        ("/api/", True),
+        ("/api/runs", True),
+        ("/mcp", True),
+        ("/apis", False),
+        ("/mcpx", False),
+        ("/", False),
+    ],
+)
+def test_agent_token_is_limited_to_the_api_and_mcp(path: str, is_allowed: bool) -> None:
+    assert is_agent_path(path) is is_allowed
 
 
 def test_event_names_the_token_that_acted(http_server: HttpServer) -> None:

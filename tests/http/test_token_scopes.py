@@ -123,7 +123,7 @@ def test_record_of_another_project_is_rejected(
     store: Corral, two_projects: TwoProjects, name: str, argument: str
 ) -> None:
     call = call_named(name)
-    attribute = OBJECT_ARGUMENTS.get(argument, call.attribute)
+    attribute = OBJECT_ARGUMENTS.get(argument, call.resource_name)
     if attribute in WITHOUT_RECORD:
         return
     record: Any = two_projects.records[attribute]

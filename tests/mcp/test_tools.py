@@ -1,14 +1,18 @@
 """Results, errors and permissions of each MCP tool, on both engines, without a transport."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+import corral
 from corral.api import Corral
 from corral.api.catalog import list_operations
+from corral.api.idempotency import IdempotencyKey, call_with_key
 from corral.kernel.clock import ManualClock
+from corral.kernel.errors import Refused
 from corral.mcp.registry import MAX_TOOLS, TOOLS, ToolSpec, list_tools
 from tests.support.grouped_cases import each_case
 from tests.support.mcp_clients import Agent, ToolError
@@ -155,6 +159,71 @@ def test_repeated_call_with_a_key_is_done_once(
     with unchanged(store):
         assert ada(tool, **arguments, idempotency_key="k1") == first
     assert list_events(store).count("task.claim") <= 1
+
+
+@pytest.fixture
+def run_store(
+    store: Corral, project: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Corral, str]]:
+    """The store as a process inside a run of ada opens it, and the run."""
+    agent = store.agents.get("ada")
+    run = add_run(store, "running", agent_id=agent.id, project_id=project)
+    monkeypatch.setenv("CORRAL_RUN", run)
+    with corral.open(store.db.url, clock=store._database.clock) as bound:
+        yield bound, run
+
+
+@pytest.mark.parametrize(("tool", "arguments"), WRITES, ids=lambda value: str(value)[:12])
+def test_repeated_call_with_a_key_inside_a_run_is_done_once(
+    store: Corral,
+    project: str,
+    run_store: tuple[Corral, str],
+    tool: str,
+    arguments: dict[str, Any],
+) -> None:
+    store.tasks.declare(project, [{"key": "one"}, {"key": "two"}])
+    ada = Agent(store, "ada", project=project, run=run_store[1])
+    ada._store = run_store[0]
+    first = ada(tool, **arguments, idempotency_key="k1")
+    with unchanged(store):
+        assert ada(tool, **arguments, idempotency_key="k1") == first
+
+
+@each_case(
+    ("operation", "arguments"),
+    [
+        ("agents.retire", {"agent": "bob"}),
+        ("notes.add", {"text": "x", "source": "agent:bob"}),
+        ("groups.create", {"name": "g", "by": "user:root"}),
+    ],
+    ids=lambda value: str(value)[:12],
+)
+def test_key_does_not_bypass_the_permissions_of_a_run(
+    store: Corral, run_store: tuple[Corral, str], operation: str, arguments: dict[str, Any]
+) -> None:
+    resource, _, verb = operation.partition(".")
+    with unchanged(store), pytest.raises(Refused):
+        call_with_key(
+            getattr(run_store[0], resource),
+            verb,
+            arguments,
+            key=IdempotencyKey("agent:ada", "k", "f"),
+            encode=msgspec.json.encode,
+        )
+
+
+def test_positional_arguments_do_not_bypass_the_permissions_of_a_run(
+    store: Corral, run_store: tuple[Corral, str]
+) -> None:
+    bound, _ = run_store
+    with unchanged(store):
+        with pytest.raises(Refused):
+            bound.notes.add("x", source="agent:bob")
+        with pytest.raises(Refused):
+            bound.agents.retire("bob")
+        with pytest.raises(TypeError):
+            bound.agents.retire("bob", "ada")  # type: ignore[call-arg]
+    assert bound.notes.add("x").source == "agent:ada"
 
 
 def test_key_belongs_to_one_agent_and_one_call(ada: Agent, bob: Agent) -> None:

@@ -11,6 +11,7 @@ from corral.adapters.channels.contract import IncomingEvent, RawAttachment
 from corral.domain.chat.model import Message
 from corral.kernel.clock import DAY, ManualClock
 from corral.web.channel_actions import CHANNEL_ACTIONS
+from corral.web.chat import CHAT_ACTIONS
 from corral.web.pages import error_page, routes
 from tests.support.fake_channels import Runner, register_adapters
 from tests.support.http_server import HttpServer, run_http_server
@@ -130,7 +131,7 @@ def test_every_chat_action_does_what_its_button_says(
     assert "NOT_SET_ANYWHERE" in chat_pages.decoded_html("/messaging/channels")
     submit("channels/remove", id=home.id)
     assert store.channels.get(home.id).state == "removed"
-    assert chat_pages.done == {*CHANNEL_ACTIONS}
+    assert chat_pages.done == {*CHANNEL_ACTIONS, *CHAT_ACTIONS}
 
 
 def test_chat_error_is_shown_beside_its_form(chat_pages: ChatPages) -> None:
@@ -316,7 +317,7 @@ def test_read_only_token_sees_the_conversation_without_a_form(chat_pages: ChatPa
         assert "is read-only" in page
         for path in (f"/chat/{place_id}", "/chat", "/messaging/held", "/messaging/wirings"):
             assert "/do/" not in client.get(path).text, path
-        for action in CHANNEL_ACTIONS:
+        for action in (*CHANNEL_ACTIONS, *CHAT_ACTIONS):
             response = client.post(
                 f"/do/{action}", data={"id": place_id, "text": "x"}, headers=htmx_headers("x")
             )

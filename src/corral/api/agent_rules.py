@@ -1,9 +1,10 @@
 """The rules for tokens of agents: one function for each way in which an agent may be restricted.
 
 An operation that an agent's token may call names its rule in its declaration (`agent=…`). A rule
-raises Refused, or returns. It also replaces arguments: an agent may be hostile, or controlled by
-text it read (prompt injection), so no argument is trusted to say who the caller is. Mailboxes,
-sessions and runs are looked up, and authors and senders are overwritten with the agent's own name.
+named `only_…` raises Refused for other objects than the named ones. A rule named `as_…` replaces
+arguments, and may refuse too: an agent may be hostile, or controlled by text it read (prompt
+injection), so no argument is trusted to say who the caller is. Mailboxes, sessions and runs are
+looked up, and authors and senders are overwritten with the agent's own name.
 """
 
 from collections.abc import Callable
@@ -65,53 +66,53 @@ def allow(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> No
     """Allow every agent; no argument is checked or replaced."""
 
 
-def about_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def only_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow questions about the agent itself."""
     if store.agents.get(arguments["agent"]).id != _agent_id(who):
         raise Refused(f"{who.agent} may only query itself.")
 
 
-def agent_is_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def as_agent(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Make the agent the actor, or the agent whose entries are listed."""
     arguments["agent"] = who.agent
 
 
-def member_is_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def as_member(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Make the agent the member of the group."""
     arguments["member"] = who.actor
 
 
-def write_as_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def as_author(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Make the agent the author."""
     arguments["author"] = who.actor
 
 
-def note_as_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def as_source(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Make the agent the source of the note."""
     arguments["source"] = who.actor
 
 
-def ask_as_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def as_asker(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Make the agent the asker."""
     arguments["asker"] = who.actor
 
 
-def answer_as_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def as_answerer(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Make the agent the author of the answer."""
     arguments["by"] = who.actor
 
 
-def delegate_as_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def as_delegator(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Make the agent the delegating agent, and its mailbox the sender."""
     arguments["agent"], arguments["sender"] = who.agent, who.actor
 
 
-def lead_as_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def as_lead(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """The agent leads the tasks it declares: notifications go to its own mailbox."""
     arguments["agent"], arguments["lead"] = who.agent, who.actor
 
 
-def lock_as_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def as_owner(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Make the agent the owner of the lock."""
     arguments["agent"] = who.agent
     arguments.pop("run", None)  # another agent's run would renew or release the lock
@@ -158,17 +159,17 @@ def send_as_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments
         arguments["key"] = f"{who.actor}:{arguments['key']}"
 
 
-def set_own_timer(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def as_timer_sender(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow timers for the agent's own mailboxes."""
     own_mailbox(store, who, arguments)
     arguments["sender"] = who.actor
 
 
-def send_message_as_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def as_message_sender(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """The agent sends as itself; replies go to its own session."""
     arguments["agent"] = who.agent
     if arguments.get("session"):
-        own_session(store, who, arguments)
+        only_own_session(store, who, arguments)
     arguments.pop("run", None)  # another agent's run would count the message as its own reply
 
 
@@ -176,66 +177,66 @@ def request_as_self(store: "Corral", who: "TokenIdentity", arguments: CallArgume
     """The agent asks as itself, from its own session."""
     arguments["agent"] = who.agent
     if arguments.get("session"):
-        own_session(store, who, arguments)
+        only_own_session(store, who, arguments)
 
 
-def own_request(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def only_own_request(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow the agent's own requests to the host."""
     if store.host_requests.get(arguments["request"]).agent_id != _agent_id(who):
         raise Refused(f"{arguments['request']} is not a request of {who.agent}.")
 
 
-def own_question(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def only_own_question(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow questions that the agent asked or may answer."""
     question = store.questions.get(arguments["question"])
     if who.actor not in (question.asker, *question.answerers):
         raise Refused(f"{question.id} is not a question of {who.agent}.", id=question.id)
 
 
-def asked_question(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def only_asked_question(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow questions that the agent asked."""
     if store.questions.get(arguments["question"]).asker != who.actor:
         raise Refused(f"{arguments['question']} was not asked by {who.agent}.")
 
 
-def own_decision(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def only_own_decision(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow decisions that the agent recorded or may confirm."""
     decision = store.decisions.get(arguments["decision"])
     if who.actor not in (decision.author, *decision.answerers):
         raise Refused(f"{decision.id} is not a decision of {who.agent}.", id=decision.id)
 
 
-def authored_decision(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def only_authored_decision(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow decisions that the agent recorded."""
     if store.decisions.get(arguments["decision"]).author != who.actor:
         raise Refused(f"{arguments['decision']} was not recorded by {who.agent}.")
 
 
-def is_in_group(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def only_group_member(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow groups that the agent is a member of."""
     group = store.groups.get(arguments["group"], project=arguments.get("project"))
     store.groups.read(group.id, member=who.actor, limit=1)  # raises Refused for non-members
 
 
-def own_session(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def only_own_session(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow the agent's own sessions."""
     if not _owns_session(store, who, arguments["session"]):
         raise Refused(f"{arguments['session']} is not a session of {who.agent}.")
 
 
-def append_as_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def as_turn_author(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow turns of the agent in its own sessions."""
-    own_session(store, who, arguments)
+    only_own_session(store, who, arguments)
     arguments["agent"] = who.agent
 
 
-def delegations_to_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def as_recipient(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Show only the agent's delegations to a token of one project: the list spans projects."""
     if who.project_id is not None:
         arguments["to"] = who.agent
 
 
-def progress_of_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def as_reporter(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Show only the agent's progress to a token of one project: the list spans projects."""
     if who.project_id is not None:
         arguments["agent"] = who.agent

@@ -37,14 +37,14 @@ class Agents(Resource):
     noun = "agent"
 
     create = write(_updating_groups(ops.create), people_only=True)
-    get = read(ops.get, agent=rules.about_self)
+    get = read(ops.get, agent=rules.only_self)
     list = read(ops.list_agents, mode="one")
     edit = write(_updating_groups(ops.edit), repeatable=True, people_only=True)
     versions = read(ops.list_versions)
     version = read(ops.get_version)
     grant = write(ops.grant, repeatable=True, people_only=True)
     revoke = write(ops.revoke, people_only=True)
-    grants = read(ops.list_grants, agent=rules.about_self)
-    allows = read(ops.is_tool_allowed, agent=rules.about_self)
+    grants = read(ops.list_grants, agent=rules.only_self)
+    allows = read(ops.is_tool_allowed, agent=rules.only_self)
     retire = write(_updating_groups(ops.retire), people_only=True)
     restore = write(_updating_groups(ops.restore), people_only=True)

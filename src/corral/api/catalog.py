@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from corral.api import Corral
 from corral.api.lazy_resource import LazyResource
-from corral.api.operation import Operation, Resource, find_policy
+from corral.api.operation import Operation, Resource, find_operation, find_policy
 from corral.api.policy import OperationPolicy
 
 
@@ -65,8 +65,7 @@ def find_declaration(attribute: str, verb: str) -> Any:
     """Return the member of a resource class that declares a public operation; None if unknown."""
     if attribute not in resource_names() or verb.startswith("_"):
         return None
-    member = vars(resource_class(attribute)).get(verb)
-    return None if find_policy(member) is None else member
+    return find_operation(resource_class(attribute), verb)
 
 
 def describe_operation(attribute: str, verb: str) -> OperationInfo | None:

@@ -1,6 +1,5 @@
 """Chat channels and everything that belongs to them: one class per noun."""
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -8,6 +7,7 @@ from corral.adapters.channels.contract import IncomingEvent
 from corral.api import agent_rules as rules
 from corral.api.operation import Resource, operation, read, write
 from corral.api.policy import USES_FILES, USES_SECRETS
+from corral.api.wait import poll_until
 from corral.domain.chat import queries
 from corral.domain.chat.channels import destinations, ops, people, places, wirings
 from corral.domain.chat.conversations import long_running
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 Stored = list[Message]
 Paths = list[str]
-
-MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
 
 
 class Channels(Resource):
@@ -108,7 +106,7 @@ class Destinations(Resource):
     get = read(destinations.get_destination)
     grant = write(destinations.grant, repeatable=True, people_only=True)
     revoke = write(destinations.revoke, people_only=True)
-    list = read(destinations.list_destinations, agent=rules.agent_is_self)
+    list = read(destinations.list_destinations, agent=rules.as_agent)
 
 
 class Messages(Resource):
@@ -119,16 +117,14 @@ class Messages(Resource):
     get = read(queries.get_message)
     list = read(queries.list_messages)
     held = read(queries.list_held, mode="one")
-    send = write(
-        queue.send, repeatable_by="key", actor=("agent",), agent=rules.send_message_as_self
-    )
+    send = write(queue.send, repeatable_by="key", actor=("agent",), agent=rules.as_message_sender)
     send_as_system = write(queue.send_as_system, repeatable_by="key", people_only=True)
 
     _send_files = write(attachments.send, repeatable_by="key")
     _next = write(long_running.take_next)
     _has_next = read(long_running.has_next)
 
-    @operation(actor=("agent",), agent=rules.send_message_as_self)
+    @operation(actor=("agent",), agent=rules.as_message_sender)
     def send_files(
         self,
         files: Paths,
@@ -176,15 +172,9 @@ class Messages(Resource):
         batch = self._next(run, after=after, answer=answer)
         if batch is not None or wait_ms <= 0:
             return batch
-        deadline = time.monotonic() + wait_ms / 1_000
-        with self._database.listener() as listener:
-            while True:
-                if self._has_next(run) and (batch := self._next(run)) is not None:
-                    return batch
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return None
-                listener.wait(min(left, MAX_SLEEP))
+        return poll_until(
+            self._database, lambda: self._next(run) if self._has_next(run) else None, wait_ms
+        )
 
     @operation(local=USES_FILES, people_only=True)
     def receive(self, channel: str, incoming: IncomingEvent) -> Message:

@@ -12,14 +12,14 @@ class Decisions(Resource):
 
     noun = "decision"
 
-    record = write(ops.record, repeatable_by="key", actor=("author",), agent=rules.write_as_self)
+    record = write(ops.record, repeatable_by="key", actor=("author",), agent=rules.as_author)
     confirm = write(
         ops.confirm,
         durable=True,
         repeatable=True,
         actor=("by",),
         decision=True,
-        agent=rules.answer_as_self,
+        agent=rules.as_answerer,
     )
     reject = write(
         ops.reject,
@@ -27,18 +27,18 @@ class Decisions(Resource):
         repeatable=True,
         actor=("by",),
         decision=True,
-        agent=rules.answer_as_self,
+        agent=rules.as_answerer,
     )
     dismiss = write(ops.dismiss, repeatable=True, actor=("by",), decision=True)
     review_many = write(
         ops.review_many, durable=True, repeatable=True, actor=("by",), decision=True
     )
-    acknowledge = write(ops.acknowledge, repeatable=True, agent=rules.authored_decision)
+    acknowledge = write(ops.acknowledge, repeatable=True, agent=rules.only_authored_decision)
     next_due = read(ops.next_due, mode="one")
-    get = read(ops.get, expire=ops.expire_due, agent=rules.own_decision)
+    get = read(ops.get, expire=ops.expire_due, agent=rules.only_own_decision)
     list = read(ops.list_decisions, mode="one", expire=ops.expire_due)
 
-    @operation(reads=True, waits="timeout_ms", agent=rules.own_decision)
+    @operation(reads=True, waits="timeout_ms", agent=rules.only_own_decision)
     def wait(self, decision: str, *, timeout_ms: int | None = None) -> Decision:
         """Wait until a decision is confirmed, rejected or dismissed; raises Refused on timeout.
 

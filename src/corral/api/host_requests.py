@@ -13,9 +13,9 @@ class HostRequests(Resource):
     ask = write(
         ops.ask, repeatable_by="key", durable=True, actor=("agent",), agent=rules.request_as_self
     )
-    get = read(ops.get, agent=rules.own_request)
-    list = read(ops.list_requests, agent=rules.agent_is_self)
-    withdraw = write(ops.withdraw, agent=rules.own_request)
+    get = read(ops.get, agent=rules.only_own_request)
+    list = read(ops.list_requests, agent=rules.as_agent)
+    withdraw = write(ops.withdraw, agent=rules.only_own_request)
     complete_secret_requests = write(
         ops.complete_secret_requests, repeatable=True, people_only=True
     )

@@ -9,7 +9,8 @@ call is refused with that reason.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from corral.api.operation import Operation, Resource
+from corral.api.operation import Operation, Resource, find_operation
+from corral.api.permissions import CheckedResource
 from corral.db.tx import Tx
 from corral.domain.idempotency import ops as idempotency
 from corral.kernel.errors import CorralError
@@ -24,7 +25,7 @@ class IdempotencyKey(NamedTuple):
 
 
 def call_with_key(
-    resource: Resource,
+    resource: Resource | CheckedResource,
     verb: str,
     arguments: Mapping[str, Any],
     *,
@@ -36,8 +37,11 @@ def call_with_key(
 
     Errors, and the result `unless`, are not stored: nothing was done, so the call may be repeated.
     """
-    # The declaration, possibly of a base class: getattr() would bind it to the resource.
-    operation = next(vars(kind)[verb] for kind in type(resource).__mro__ if verb in vars(kind))
+    if isinstance(resource, CheckedResource):
+        # Inside a run: check first, because the code below calls the operation without checks.
+        resource, arguments = resource.check_call(verb, arguments)
+    assert isinstance(resource, Resource)
+    operation = find_operation(type(resource), verb)
     database = resource._database
     if isinstance(operation, Operation):
 

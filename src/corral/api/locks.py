@@ -29,16 +29,16 @@ class Locks(Resource):
 
     noun = "lock"
 
-    request = write(ops.request, repeatable=True, actor=("agent",), agent=rules.lock_as_self)
-    renew = write(ops.renew, repeatable=True, actor=("agent",), agent=rules.lock_as_self)
-    release = write(ops.release, repeatable=True, actor=("agent",), agent=rules.lock_as_self)
+    request = write(ops.request, repeatable=True, actor=("agent",), agent=rules.as_owner)
+    renew = write(ops.renew, repeatable=True, actor=("agent",), agent=rules.as_owner)
+    release = write(ops.release, repeatable=True, actor=("agent",), agent=rules.as_owner)
     revoke = write(ops.revoke, people_only=True)
     get = read(ops.get, mode="one", agent=rules.allow)
     holders = read(queries.list_holders, agent=rules.allow)
-    touch = write(touches.record_touch, actor=("agent",), agent=rules.lock_as_self)
+    touch = write(touches.record_touch, actor=("agent",), agent=rules.as_owner)
     touches = read(touches.list_touches, agent=rules.allow)
 
-    @operation(local_arguments=("timeout_ms", "wait"), actor=("agent",), agent=rules.lock_as_self)
+    @operation(local_arguments=("timeout_ms", "wait"), actor=("agent",), agent=rules.as_owner)
     def acquire(
         self,
         project: str,

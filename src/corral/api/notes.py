@@ -41,12 +41,12 @@ class Notes(Resource):
     noun = "note"
 
     add = write(
-        _indexed(ops.add), actor=("source",), agent=rules.note_as_self, agent_or_project="project"
+        _indexed(ops.add), actor=("source",), agent=rules.as_source, agent_or_project="project"
     )
     supersede = write(_indexed(ops.supersede), actor=("source",))
     forget = write(delete_note)
     get = read(ops.get)
     list = read(ops.list_notes)
-    search = read(ops.search, agent=rules.agent_is_self)
-    prompt_section = read(ops.build_prompt_section, agent=rules.agent_is_self)
+    search = read(ops.search, agent=rules.as_agent)
+    prompt_section = read(ops.build_prompt_section, agent=rules.as_agent)
     record_use = write(ops.record_use, mode="one", repeatable=True)

@@ -98,33 +98,36 @@ class Operation(Generic[P, R]):
     def __get__(self, resource: Resource | None, owner: type) -> Self | Callable[P, R]:
         if resource is None:
             return self
-        function, mode = self.function, self.mode
-        if self.kind == "read":
-            read = resource._database.read
-
-            def run_read(*args: P.args, **kwargs: P.kwargs) -> R:
-                return read(lambda tx: function(tx, *args, **kwargs), mode=mode)
-
-            call = run_read
-            if self.expire is not None:
-                call = _expiring_first(resource, run_read, self.expire)
-        else:
-            write = resource._database.write
-            durable, repeatable, by = self.durable, self.repeatable, self.repeatable_by
-
-            def call(*args: P.args, **kwargs: P.kwargs) -> R:
-                return write(
-                    lambda tx: function(tx, *args, **kwargs),
-                    mode=mode,
-                    durable=durable,
-                    repeatable=repeatable or (by is not None and bool(kwargs.get(by))),
-                )
-
+        call = self._bind_read(resource) if self.kind == "read" else self._bind_write(resource)
         call.__name__ = call.__qualname__ = self.name
-        call.__module__, call.__doc__ = function.__module__, function.__doc__
+        call.__module__, call.__doc__ = self.function.__module__, self.__doc__
         # `inspect` finds the signature and the source of the function there, and only if asked.
         call.__dict__["__wrapped__"] = self
         resource.__dict__[self.name] = call  # cached: the next access skips this descriptor
+        return call
+
+    def _bind_read(self, resource: Resource) -> Callable[P, R]:
+        function, mode = self.function, self.mode
+        read = resource._database.read
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return read(lambda tx: function(tx, *args, **kwargs), mode=mode)
+
+        return call if self.expire is None else _expiring_first(resource, call, self.expire)
+
+    def _bind_write(self, resource: Resource) -> Callable[P, R]:
+        function, mode = self.function, self.mode
+        write = resource._database.write
+        durable, repeatable, by = self.durable, self.repeatable, self.repeatable_by
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return write(
+                lambda tx: function(tx, *args, **kwargs),
+                mode=mode,
+                durable=durable,
+                repeatable=repeatable or (by is not None and bool(kwargs.get(by))),
+            )
+
         return call
 
 
@@ -200,6 +203,18 @@ def operation(**policy: Unpack[PolicyFields]) -> Callable[[MethodType], MethodTy
         return method
 
     return declare
+
+
+def find_operation(resource_class: type[Resource], verb: str) -> Any:
+    """Return the declaration of an operation, possibly of a base class; None if it is unknown.
+
+    getattr() on a resource would return the bound method instead.
+    """
+    for base in resource_class.__mro__:
+        if verb in vars(base):
+            declaration = vars(base)[verb]
+            return None if find_policy(declaration) is None else declaration
+    return None
 
 
 def find_policy(member: object) -> OperationPolicy | None:

@@ -11,15 +11,16 @@ library, so the same rules apply to the command line, the tools, hooks and an ag
 Tokens of agents over HTTP have stricter rules: `api/agent_rules.py`.
 """
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from functools import cached_property, update_wrapper
+from functools import cached_property, partial, update_wrapper
 from typing import Any, NoReturn
 
 from corral.api import Corral
 from corral.api.internal import InternalStore
 from corral.api.lazy_resource import LazyResource
-from corral.api.operation import Operation, find_policy
+from corral.api.operation import Operation, Resource, find_operation, find_policy
 from corral.api.policy import OperationPolicy, RunRule
 from corral.db.tx import Tx
 from corral.kernel.errors import Refused
@@ -27,7 +28,9 @@ from corral.kernel.identity import RunIdentity
 
 GRANT_SETTING = "runs.allowed_operations"
 
-Call = Callable[..., Any]
+CallArguments = dict[str, Any]
+Check = Callable[[CallArguments], None]
+"""Raises Refused, or returns; it may replace arguments."""
 
 
 class BoundStore(Corral):
@@ -38,6 +41,8 @@ class BoundStore(Corral):
     def __init__(self, store: Corral, identity: RunIdentity) -> None:
         super().__init__(store._database)
         self.identity = identity
+        self.writable_sessions: defaultdict[str, set[str]] = defaultdict(set)
+        """The sessions that the run may change, by operation: each is checked once."""
         self.__dict__ |= _checked_resources(Corral, self)
 
     @cached_property
@@ -65,10 +70,10 @@ class BoundStore(Corral):
         return Corral(self._database)
 
     def _not_a_person(self, what: str) -> Refused:
-        return Refused(f"{_name(self.identity)} cannot {what}.", run=self.identity.run)
+        return Refused(f"{_describe_process(self.identity)} cannot {what}.", run=self.identity.run)
 
 
-class _CheckedResource:
+class CheckedResource:
     """The operations of one noun, each checked before it is called."""
 
     def __init__(self, unchecked: LazyResource[Any], store: BoundStore, attribute: str) -> None:
@@ -77,70 +82,93 @@ class _CheckedResource:
         self._attribute = attribute
 
     @cached_property
-    def _resource(self) -> Any:
-        return self._unchecked.create(self._store._database)
+    def _resource(self) -> Resource:
+        resource: Resource = self._unchecked.create(self._store._database)
+        return resource
 
     def __getattr__(self, verb: str) -> Any:
-        member = getattr(self._resource, verb)
-        policy = find_policy(vars(self._unchecked.load_class()).get(verb))
-        if policy is None:
-            return member
-        name = f"{self._attribute}.{verb}"
-        call: Any = member
-        if policy.people_only:
-            call = _require_grant(self._store, name, member)
-        elif policy.actor:
-            names = _argument_names(self._resource, verb)
-            call = _sign(self._store.identity, name, policy, member, names)
-        if policy.in_run is not None:
-            call = _RUN_RULES[policy.in_run](self._store, name, call)
-        if call is not member:
-            update_wrapper(call, member)
+        method = getattr(self._resource, verb)
+        checks = self._find_checks(verb)
+        if not checks:
+            return method
+        names = argument_names(self._unchecked.load_class(), verb)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if len(args) > len(names):  # never call the method: the excess is unchecked
+                raise TypeError(f"{verb}() takes {len(names)} positional arguments")
+            arguments = dict(zip(names, args, strict=False)) | kwargs
+            return method(**_apply(checks, arguments))
+
+        update_wrapper(call, method)
         self.__dict__[verb] = call
         return call
 
+    def check_call(self, verb: str, arguments: Mapping[str, Any]) -> tuple[Resource, CallArguments]:
+        """Return the resource without checks and the arguments that the run may call it with.
 
-def _checked_resources(owner: type, store: BoundStore) -> dict[str, _CheckedResource]:
+        Raises Refused if the run may not make this call.
+        """
+        return self._resource, _apply(self._find_checks(verb), dict(arguments))
+
+    def _find_checks(self, verb: str) -> list[Check]:
+        policy = find_policy(find_operation(self._unchecked.load_class(), verb))
+        if policy is None:
+            return []
+        name = f"{self._attribute}.{verb}"
+        checks: list[Check] = []
+        if policy.in_run is not None:
+            checks.append(partial(_RUN_RULES[policy.in_run], self._store, name))
+        if policy.people_only:
+            checks.append(partial(_require_grant, self._store, name))
+        elif policy.actor:
+            checks.append(partial(_act_as_agent, self._store.identity, name, policy))
+        return checks
+
+
+def _apply(checks: list[Check], arguments: CallArguments) -> CallArguments:
+    for check in checks:
+        check(arguments)
+    return arguments
+
+
+def _checked_resources(owner: type, store: BoundStore) -> dict[str, CheckedResource]:
     """Return the checked resources of a store class, to be put into the `__dict__` of an instance.
 
     There they are found before the descriptors of the class, which would return unchecked ones.
     """
     return {
-        name: _CheckedResource(member, store, name)
-        for name, member in vars(owner).items()
-        if isinstance(member, LazyResource)
+        name: CheckedResource(resource, store, name)
+        for name, resource in vars(owner).items()
+        if isinstance(resource, LazyResource)
     }
 
 
-def _argument_names(resource: Any, verb: str) -> tuple[str, ...]:
+def argument_names(resource: type[Resource], verb: str) -> tuple[str, ...]:
     """Return the names of an operation's arguments, without `self` or the transaction."""
-    member = next(vars(kind)[verb] for kind in type(resource).__mro__ if verb in vars(kind))
-    function = member.function if isinstance(member, Operation) else member
+    declaration = find_operation(resource, verb)
+    function = declaration.function if isinstance(declaration, Operation) else declaration
+    while hasattr(function, "__wrapped__"):  # a decorator's own parameters are *args, **kwargs
+        function = function.__wrapped__
     code = function.__code__
     names: tuple[str, ...] = code.co_varnames[1 : code.co_argcount]
     return names
 
 
-def _require_grant(store: BoundStore, name: str, member: Call) -> Call:
+def _require_grant(store: BoundStore, name: str, arguments: CallArguments) -> None:
     """Allow an operation only if the setting grants it to the agent, its project or all runs."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if name not in _grants(store):
-            identity = store.identity
-            scope = f" --agent {identity.agent}" if identity.agent else ""
-            raise Refused(
-                f"{_name(identity)} may not call {name}, which is for people. Ask a person to call "
-                f"it, or to grant it with `corral setting set {GRANT_SETTING} "
-                f"'[\"{name}\"]'{scope}`.",
-                call=name,
-                run=identity.run,
-            )
-        return member(*args, **kwargs)
-
-    return call
+    if name not in _list_granted_operations(store):
+        identity = store.identity
+        scope = f" --agent {identity.agent}" if identity.agent else ""
+        raise Refused(
+            f"{_describe_process(identity)} may not call {name}, which is for people. Ask a person "
+            f"to call it, or to grant it with `corral setting set {GRANT_SETTING} "
+            f"'[\"{name}\"]'{scope}`.",
+            call=name,
+            run=identity.run,
+        )
 
 
-def _grants(store: BoundStore) -> list[str]:
+def _list_granted_operations(store: BoundStore) -> list[str]:
     from corral.domain.settings import ops as settings
 
     identity = store.identity
@@ -152,37 +180,28 @@ def _grants(store: BoundStore) -> list[str]:
     return names
 
 
-def _sign(
-    identity: RunIdentity, name: str, policy: OperationPolicy, member: Call, names: tuple[str, ...]
-) -> Call:
-    """Make an operation act as the run's agent."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(names, args, strict=False))
-        if len(args) > len(given):
-            return member(*args, **kwargs)  # raises TypeError
-        given |= kwargs
-        if policy.decision and identity.agent is None:
+def _act_as_agent(
+    identity: RunIdentity, name: str, policy: OperationPolicy, arguments: CallArguments
+) -> None:
+    """Make an operation act as the run's agent; refuse any other actor."""
+    if policy.decision and identity.agent is None:
+        raise Refused(
+            f"{_describe_process(identity)} may not call {name}: only an agent or a person may, "
+            "and this run has no agent.",
+            call=name,
+            run=identity.run,
+        )
+    for argument in policy.actor:
+        own = _default_actor(identity, argument)
+        named = arguments.get(argument)
+        if named is not None and named not in _names_of(identity):
             raise Refused(
-                f"{_name(identity)} may not call {name}: only an agent or a person may, and this "
-                "run has no agent.",
+                f"{_describe_process(identity)} cannot act as {named}. Omit {argument}.",
                 call=name,
                 run=identity.run,
             )
-        for argument in policy.actor:
-            own = _default_actor(identity, argument)
-            named = given.get(argument)
-            if named is not None and named not in _names_of(identity):
-                raise Refused(
-                    f"{_name(identity)} cannot act as {named}. Omit {argument}.",
-                    call=name,
-                    run=identity.run,
-                )
-            if named is None and own is not None:
-                given[argument] = own
-        return member(**given)
-
-    return call
+        if named is None and own is not None:
+            arguments[argument] = own
 
 
 def _default_actor(identity: RunIdentity, argument: str) -> str | None:
@@ -203,74 +222,69 @@ def _names_of(identity: RunIdentity) -> set[str | None]:
     }
 
 
-def _restrict_send(store: BoundStore, name: str, member: Call) -> Call:
+def _restrict_send(store: BoundStore, name: str, arguments: CallArguments) -> None:
     """Restrict `runs.send`: only a person answers a run that asks something."""
+    if "id" not in arguments:
+        return  # the call raises TypeError
+    run = store.runs.get(arguments["id"])
+    is_own = run.id == store.identity.run
+    if (is_own or run.attention) and name not in _list_granted_operations(store):
+        reason = "is its own run" if is_own else "waits for a person"
+        raise Refused(
+            f"{_describe_process(store.identity)} cannot type into {run.id}, which {reason}. Write "
+            "to its agent with `corral mail write` instead.",
+            id=run.id,
+            run=store.identity.run,
+        )
+    arguments["id"] = run.id
 
-    def call(id: str, text: str, *, enter: bool = True, dialog: str | None = None) -> Any:
-        run = store.runs.get(id)
-        if (run.id == store.identity.run or run.attention) and name not in _grants(store):
-            reason = "is its own run" if run.id == store.identity.run else "waits for a person"
-            raise Refused(
-                f"{_name(store.identity)} cannot type into {run.id}, which {reason}. Write to its "
-                "agent with `corral mail write` instead.",
-                id=run.id,
-                run=store.identity.run,
-            )
-        return member(run.id, text, enter=enter, dialog=dialog)
 
-    return call
-
-
-def _restrict_edit(store: BoundStore, name: str, member: Call) -> Call:
+def _restrict_edit(store: BoundStore, name: str, arguments: CallArguments) -> None:
     """Restrict `schedules.edit` to own schedules.
 
     An agent that reads a schedule's letter trusts it to be from the creator of the schedule.
     """
-
-    def call(id: str, **changes: Any) -> Any:
-        schedule = store.schedules.get(id)
-        identity = store.identity
-        names = _names_of(identity)
-        own = schedule.sender in names or schedule.mailbox in names
-        if not own and schedule.mailbox.startswith("session:"):
-            own = _is_own_session(store, schedule.mailbox.removeprefix("session:"))
-        if not own and name not in _grants(store):
-            raise Refused(
-                f"{_name(identity)} cannot edit {schedule.id}, which is not its own. Ask a "
-                "person to edit it, or create a schedule.",
-                id=schedule.id,
-                run=identity.run,
-            )
-        return member(schedule.id, **changes)
-
-    return call
+    if "id" not in arguments:
+        return  # the call raises TypeError
+    schedule = store.schedules.get(arguments["id"])
+    identity = store.identity
+    names = _names_of(identity)
+    is_own = schedule.sender in names or schedule.mailbox in names
+    if not is_own and schedule.mailbox.startswith("session:"):
+        is_own = _is_own_session(store, schedule.mailbox.removeprefix("session:"))
+    if not is_own and name not in _list_granted_operations(store):
+        raise Refused(
+            f"{_describe_process(identity)} cannot edit {schedule.id}, which is not its own. Ask a "
+            "person to edit it, or create a schedule.",
+            id=schedule.id,
+            run=identity.run,
+        )
+    arguments["id"] = schedule.id
 
 
-def _restrict_session(store: BoundStore, name: str, member: Call) -> Call:
+def _restrict_session(store: BoundStore, name: str, arguments: CallArguments) -> None:
     """Restrict changes of a conversation to the sessions of the run and its agent.
 
     Sessions that no run uses, such as a program's own, may be changed too.
     """
-    allowed: set[str] = set()
-
-    def call(session: Any, *args: Any, **kwargs: Any) -> Any:
-        id = session if isinstance(session, str) else session.id
-        if id not in allowed:
-            if not _is_own_session(store, id) and name not in _grants(store):
-                raise Refused(
-                    f"{_name(store.identity)} cannot change the conversation {id} of another "
-                    "agent. Write to the agent with `corral mail write` instead.",
-                    call=name,
-                    id=id,
-                    run=store.identity.run,
-                )
-            allowed.add(id)
-        return member(session, *args, **kwargs)
-
-    return call
+    if "session" not in arguments:
+        return  # the call raises TypeError
+    session = arguments["session"]
+    id = session if isinstance(session, str) else session.id
+    allowed = store.writable_sessions[name]
+    if id not in allowed:
+        if not _is_own_session(store, id) and name not in _list_granted_operations(store):
+            raise Refused(
+                f"{_describe_process(store.identity)} cannot change the conversation {id} of "
+                "another agent. Write to the agent with `corral mail write` instead.",
+                call=name,
+                id=id,
+                run=store.identity.run,
+            )
+        allowed.add(id)
 
 
-_RUN_RULES: dict[RunRule, Callable[[BoundStore, str, Call], Call]] = {
+_RUN_RULES: dict[RunRule, Callable[[BoundStore, str, CallArguments], None]] = {
     "send_input": _restrict_send,
     "edit_schedule": _restrict_edit,
     "change_session": _restrict_session,
@@ -286,7 +300,7 @@ def _is_own_session(store: BoundStore, id: str) -> bool:
     return not store.runs.list(session=session.id, limit=1).items
 
 
-def _name(identity: RunIdentity) -> str:
+def _describe_process(identity: RunIdentity) -> str:
     if identity.run is None:
         return "A check"
     name = f"agent {identity.agent}" if identity.agent else "a program"

@@ -11,7 +11,7 @@ class Plans(Resource):
 
     noun = "plan"
 
-    set = write(set_plan, repeatable=True, actor=("agent",), agent=rules.agent_is_self)
+    set = write(set_plan, repeatable=True, actor=("agent",), agent=rules.as_agent)
     get = read(ops.get_plan, agent=rules.allow)
     list = read(ops.list_plans, mode="one")
 
@@ -21,5 +21,5 @@ class Progress(Resource):
 
     noun = "progress"
 
-    report = write(report_progress, repeatable=True, actor=("agent",), agent=rules.agent_is_self)
-    list = read(ops.list_progress, agent=rules.progress_of_self)
+    report = write(report_progress, repeatable=True, actor=("agent",), agent=rules.as_agent)
+    list = read(ops.list_progress, agent=rules.as_reporter)

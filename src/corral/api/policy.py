@@ -22,10 +22,7 @@ RunRule = Literal["send_input", "edit_schedule", "change_session"]
 
 
 class Location(msgspec.Struct, frozen=True):
-    """The argument with the project of a call, by id or absolute path.
-
-    Over HTTP the working directory of the server is never meant.
-    """
+    """The argument with the project of a call, by id or absolute path."""
 
     argument: str
     required: bool = True
@@ -47,6 +44,8 @@ class OperationPolicy(msgspec.Struct, frozen=True, kw_only=True):
     local_arguments: tuple[str, ...] = ()
     """Arguments that are not available over HTTP."""
     location: Location | None = None
+    """Over HTTP the caller must name the project: the server's working directory is never used as a
+    default."""
     slow: bool = False
     """A call may take seconds: it uses other threads of the server than quick calls."""
     returns_secret: bool = False
@@ -65,6 +64,7 @@ class OperationPolicy(msgspec.Struct, frozen=True, kw_only=True):
     decision: bool = False
     """Without a named agent it means a decision by a person; a run without an agent is refused."""
     in_run: RunRule | None = None
+    """The restriction of a call from inside a run; without one, any object may be named."""
 
     # -- tokens of agents ------------------------------------------------------------------------
     agent: "AgentRule | None" = None

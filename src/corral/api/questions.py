@@ -12,22 +12,22 @@ class Questions(Resource):
 
     noun = "question"
 
-    ask = write(ops.ask, repeatable_by="key", actor=("asker",), agent=rules.ask_as_self)
+    ask = write(ops.ask, repeatable_by="key", actor=("asker",), agent=rules.as_asker)
     answer = write(
         ops.answer,
         durable=True,
         repeatable=True,
         actor=("by",),
         decision=True,
-        agent=rules.answer_as_self,
+        agent=rules.as_answerer,
     )
-    withdraw = write(ops.withdraw, actor=("by",), agent=rules.answer_as_self)
-    acknowledge = write(ops.acknowledge, repeatable=True, agent=rules.asked_question)
+    withdraw = write(ops.withdraw, actor=("by",), agent=rules.as_answerer)
+    acknowledge = write(ops.acknowledge, repeatable=True, agent=rules.only_asked_question)
     next_due = read(ops.next_due, mode="one")
-    get = read(ops.get, expire=ops.expire_due, agent=rules.own_question)
-    list = read(ops.list_questions, mode="one", expire=ops.expire_due, agent=rules.ask_as_self)
+    get = read(ops.get, expire=ops.expire_due, agent=rules.only_own_question)
+    list = read(ops.list_questions, mode="one", expire=ops.expire_due, agent=rules.as_asker)
 
-    @operation(reads=True, waits="timeout_ms", agent=rules.own_question)
+    @operation(reads=True, waits="timeout_ms", agent=rules.only_own_question)
     def wait(self, question: str, *, timeout_ms: int | None = None) -> Question:
         """Wait until a question is answered, expired or withdrawn; raises Refused on timeout.
 

@@ -15,7 +15,7 @@ from corral.api.policy import USES_FILES, Location
 from corral.db.tx import Tx
 from corral.domain.races import attempts, ops, queries, refs, selection
 from corral.domain.races.model import Attempt, AttemptSpec, Graft, Race, RacePlan, Round, RoundState
-from corral.kernel.errors import Invalid, Refused
+from corral.kernel.errors import Invalid, NotYet, Refused
 from corral.services.races import cleanup, driver, validation, winner
 from corral.services.races import diff as races_diff
 from corral.services.races.paths import pin_commit, races_folder
@@ -232,7 +232,7 @@ class Races(Resource):
                 left = MAX_SLEEP if deadline is None else deadline - time.monotonic()
                 if left <= 0:
                     latest = current.latest
-                    raise Refused(
+                    raise NotYet(
                         f"Round {latest.number} of {current.id} is still {latest.state}.",
                         id=current.id,
                         state=latest.state,

@@ -146,7 +146,7 @@ class RemoteResource:
             if call.subject is not None:
                 subject = str(sent.pop(call.subject))
                 if subject in ("", ".", ".."):
-                    path = f"/api/{call.attribute}/{call.verb}"
+                    path = f"/api/{call.resource_name}/{call.verb}"
                     sent[call.subject] = subject
                 else:
                     path = path.replace(f"{{{call.subject}}}", quote(subject, safe=""))
@@ -356,7 +356,7 @@ def _encode_arguments(
 
 def _is_repeatable(call: RemoteCall) -> bool:
     """Return whether a call may be retried without an idempotency key."""
-    operation = find_declaration(call.attribute, call.verb)
+    operation = find_declaration(call.resource_name, call.verb)
     return isinstance(operation, Operation) and operation.repeatable
 
 

@@ -63,7 +63,7 @@ class CallField(NamedTuple):
 class RemoteCall(NamedTuple):
     """One operation as an HTTP request."""
 
-    attribute: str
+    resource_name: str
     verb: str
     method: Literal["GET", "POST"]
     subject: str | None
@@ -77,27 +77,27 @@ class RemoteCall(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.attribute}.{self.verb}"
+        return f"{self.resource_name}.{self.verb}"
 
     @property
     def path(self) -> str:
         """The path below /api, with {…} for the subject."""
         if self.verb == "list" and self.method == "GET":
-            return f"/{self.attribute}"
+            return f"/{self.resource_name}"
         if self.subject is None:
-            return f"/{self.attribute}/{self.verb}"
+            return f"/{self.resource_name}/{self.verb}"
         if self.verb == "get":
-            return f"/{self.attribute}/{{{self.subject}}}"
-        return f"/{self.attribute}/{{{self.subject}}}/{self.verb}"
+            return f"/{self.resource_name}/{{{self.subject}}}"
+        return f"/{self.resource_name}/{{{self.subject}}}/{self.verb}"
 
 
 @cache
-def find_call(attribute: str, verb: str) -> RemoteCall | None:
+def find_call(resource_name: str, verb: str) -> RemoteCall | None:
     """Return how an operation is called over HTTP; None when it is unknown or local only."""
-    operation = describe_operation(attribute, verb)
+    operation = describe_operation(resource_name, verb)
     if operation is None or operation.policy.local or operation.policy.streamed:
         return None
-    return _build_call(operation, find_declaration(attribute, verb))
+    return _build_call(operation, find_declaration(resource_name, verb))
 
 
 def list_calls() -> list[RemoteCall]:

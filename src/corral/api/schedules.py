@@ -45,7 +45,7 @@ class Timers(Resource):
 
     noun = "timer"
 
-    set = write(ops.set_timer, actor=("sender",), agent=rules.set_own_timer)
+    set = write(ops.set_timer, actor=("sender",), agent=rules.as_timer_sender)
     get = read(ops.get)
     list = read(ops.list_timers, mode="one")
     cancel = write(ops.cancel_timer)

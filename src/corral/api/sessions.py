@@ -16,28 +16,28 @@ class Sessions(Resource):
     noun = "session"
 
     open = write(ops.open_session)
-    get = read(ops.get, mode="one", agent=rules.own_session)
+    get = read(ops.get, mode="one", agent=rules.only_own_session)
     by_provider = read(ops.find_by_provider, mode="one")
-    list = read(ops.list_sessions, agent=rules.agent_is_self, agent_or_project="agent")
+    list = read(ops.list_sessions, agent=rules.as_agent, agent_or_project="agent")
     append = write(
         ops.append,
         mode="one",
         repeatable_by="key",
         actor=("agent",),
         in_run="change_session",
-        agent=rules.append_as_self,
+        agent=rules.as_turn_author,
     )
     append_many = write(ops.append_many, in_run="change_session")
     undo = write(undo.undo_last_turn, in_run="change_session")
-    turns = read(ops.list_turns, agent=rules.own_session)
+    turns = read(ops.list_turns, agent=rules.only_own_session)
     last = read(ops.list_latest_turns)
-    state = read(ops.get_state, agent=rules.own_session)
-    set_state = write(ops.set_state, repeatable=True, agent=rules.own_session)
+    state = read(ops.get_state, agent=rules.only_own_session)
+    set_state = write(ops.set_state, repeatable=True, agent=rules.only_own_session)
     clear = write(session_context.clear, repeatable=True, in_run="change_session")
     set_provider_session = write(ops.set_provider_session, repeatable=True, in_run="change_session")
     handoff = write(session_context.hand_off, in_run="change_session")
     handoffs = read(session_context.list_handoffs)
-    context = read(session_context.get_context, agent=rules.own_session)
+    context = read(session_context.get_context, agent=rules.only_own_session)
     fork = write(session_context.fork)
     rename = write(ops.rename, repeatable=True)
     close = write(ops.close)

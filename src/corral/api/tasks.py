@@ -29,40 +29,38 @@ class Tasks(Resource):
 
     noun = "task"
 
-    declare = write(tasks_declare.declare, actor=("agent", "lead"), agent=rules.lead_as_self)
-    add = write(tasks_declare.add_task, actor=("agent", "lead"), agent=rules.lead_as_self)
-    apply = write(tasks_declare.apply_template, actor=("agent", "lead"), agent=rules.lead_as_self)
+    declare = write(tasks_declare.declare, actor=("agent", "lead"), agent=rules.as_lead)
+    add = write(tasks_declare.add_task, actor=("agent", "lead"), agent=rules.as_lead)
+    apply = write(tasks_declare.apply_template, actor=("agent", "lead"), agent=rules.as_lead)
     templates = read(tasks_declare.list_templates)
     get = read(queries.get, agent=rules.allow)
     list = read(queries.list_tasks, agent=rules.allow)
     graph = read(queries.get_graph, agent=rules.allow)
     counts = read(queries.count_by_state, agent=rules.allow)
 
-    claim = write(lifecycle.claim, actor=("agent",), agent=rules.agent_is_self)
-    renew = write(lifecycle.renew, repeatable=True, actor=("agent",), agent=rules.agent_is_self)
-    submit = write(lifecycle.submit, repeatable=True, actor=("agent",), agent=rules.agent_is_self)
-    fail = write(lifecycle.fail, actor=("agent",), agent=rules.agent_is_self)
-    release = write(lifecycle.release, actor=("agent",), agent=rules.agent_is_self)
+    claim = write(lifecycle.claim, actor=("agent",), agent=rules.as_agent)
+    renew = write(lifecycle.renew, repeatable=True, actor=("agent",), agent=rules.as_agent)
+    submit = write(lifecycle.submit, repeatable=True, actor=("agent",), agent=rules.as_agent)
+    fail = write(lifecycle.fail, actor=("agent",), agent=rules.as_agent)
+    release = write(lifecycle.release, actor=("agent",), agent=rules.as_agent)
     accept = write(
-        review.accept, repeatable=True, actor=("agent",), decision=True, agent=rules.agent_is_self
+        review.accept, repeatable=True, actor=("agent",), decision=True, agent=rules.as_agent
     )
-    reject = write(review.reject, actor=("agent",), decision=True, agent=rules.agent_is_self)
+    reject = write(review.reject, actor=("agent",), decision=True, agent=rules.as_agent)
 
-    retry = write(management.retry, actor=("agent",), agent=rules.agent_is_self)
-    reopen = write(management.reopen, actor=("agent",), agent=rules.agent_is_self)
-    pause = write(management.pause, actor=("agent",), agent=rules.agent_is_self)
-    resume = write(management.resume, actor=("agent",), agent=rules.agent_is_self)
-    skip = write(management.skip, actor=("agent",), agent=rules.agent_is_self)
-    cancel = write(management.cancel, actor=("agent",), agent=rules.agent_is_self)
-    reassign = write(management.reassign, actor=("agent",), agent=rules.agent_is_self)
-    depend = write(management.depend, repeatable=True, actor=("agent",), agent=rules.agent_is_self)
-    undepend = write(
-        management.undepend, repeatable=True, actor=("agent",), agent=rules.agent_is_self
-    )
-    edit = write(management.edit, repeatable=True, actor=("agent",), agent=rules.agent_is_self)
+    retry = write(management.retry, actor=("agent",), agent=rules.as_agent)
+    reopen = write(management.reopen, actor=("agent",), agent=rules.as_agent)
+    pause = write(management.pause, actor=("agent",), agent=rules.as_agent)
+    resume = write(management.resume, actor=("agent",), agent=rules.as_agent)
+    skip = write(management.skip, actor=("agent",), agent=rules.as_agent)
+    cancel = write(management.cancel, actor=("agent",), agent=rules.as_agent)
+    reassign = write(management.reassign, actor=("agent",), agent=rules.as_agent)
+    depend = write(management.depend, repeatable=True, actor=("agent",), agent=rules.as_agent)
+    undepend = write(management.undepend, repeatable=True, actor=("agent",), agent=rules.as_agent)
+    edit = write(management.edit, repeatable=True, actor=("agent",), agent=rules.as_agent)
     archive = write(retention.archive, repeatable=True, actor=("agent",))
     archive_ended = write(retention.archive_ended, repeatable=True)
-    delegate = write(delegation.delegate, actor=("agent",), agent=rules.agent_is_self)
+    delegate = write(delegation.delegate, actor=("agent",), agent=rules.as_agent)
 
     begin_check = write(review.begin_check)
     begin_next_check = write(review.begin_next_check)
@@ -142,11 +140,11 @@ class Delegations(Resource):
 
     noun = "delegation"
 
-    delegate = write(delegations.delegate, actor=("agent", "sender"), agent=rules.delegate_as_self)
-    finish = write(delegations.finish, repeatable=True, actor=("agent",), agent=rules.agent_is_self)
-    fail = write(delegations.fail, actor=("agent",), agent=rules.agent_is_self)
-    cancel = write(delegation.cancel_delegation, actor=("agent",), agent=rules.agent_is_self)
+    delegate = write(delegations.delegate, actor=("agent", "sender"), agent=rules.as_delegator)
+    finish = write(delegations.finish, repeatable=True, actor=("agent",), agent=rules.as_agent)
+    fail = write(delegations.fail, actor=("agent",), agent=rules.as_agent)
+    cancel = write(delegation.cancel_delegation, actor=("agent",), agent=rules.as_agent)
     get = read(delegations.get, agent=rules.allow)
-    list = read(delegations.list_delegations, agent=rules.delegations_to_self)
+    list = read(delegations.list_delegations, agent=rules.as_recipient)
     expire_due = write(delegation.expire_delegations)
     next_deadline = read(delegations.next_deadline, mode="one")

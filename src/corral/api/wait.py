@@ -1,4 +1,8 @@
-"""Wait until a row has ended, woken by commits."""
+"""Waits inside a process: until a call has a result, or until a row has ended.
+
+Both are woken by commits. The HTTP server and the MCP tools divide long waits into slices, to
+notice a disconnected or cancelled call: `ApiRouter._wait` and `ToolCall.wait_slices`.
+"""
 
 import time
 from collections.abc import Callable
@@ -6,17 +10,35 @@ from typing import TypeVar
 
 from corral.db.database import Database
 from corral.kernel.deadline import Pending
-from corral.kernel.errors import Refused
+from corral.kernel.errors import NotYet
 
 MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
 MIN_SLEEP = 0.005  # seconds before a deadline; the clock of a store may stand still for a moment
 
 
-T = TypeVar("T", bound=Pending)
+T = TypeVar("T")
+PendingRow = TypeVar("PendingRow", bound=Pending)
 
 
-def wait_until_ended(database: Database, read: Callable[[], T], timeout_ms: int | None) -> T:
-    """Return the row that `read` returns as soon as it has ended; raises Refused on timeout.
+def poll_until(database: Database, attempt: Callable[[], T | None], timeout_ms: int) -> T | None:
+    """Return the first result of `attempt` other than None; None after `timeout_ms`.
+
+    `attempt` is called at once, after each commit, and every MAX_SLEEP seconds.
+    """
+    end = time.monotonic() + timeout_ms / 1_000
+    with database.listener() as listener:
+        while True:
+            result = attempt()
+            left = end - time.monotonic()
+            if result is not None or left <= 0:
+                return result
+            listener.wait(min(left, MAX_SLEEP))
+
+
+def wait_until_ended(
+    database: Database, read: Callable[[], PendingRow], timeout_ms: int | None
+) -> PendingRow:
+    """Return the row that `read` returns as soon as it has ended; raises NotYet on timeout.
 
     `read` is called after each commit, and when the row's own deadline is due.
     """
@@ -28,7 +50,7 @@ def wait_until_ended(database: Database, read: Callable[[], T], timeout_ms: int 
                 return row
             left = MAX_SLEEP if end is None else end - time.monotonic()
             if left <= 0:
-                raise Refused(
+                raise NotYet(
                     f"{row.id} is still {row.state}. Wait again, or check it later.",
                     id=row.id,
                     state=row.state,

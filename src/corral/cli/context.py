@@ -218,7 +218,11 @@ class App:
     def show_page(self, page: "Page[Any]", columns: "Columns", *, empty: str) -> None:
         """Print one page of a list, with the option for the next page on standard error."""
         self.show_list(page.items, columns, empty=empty)
-        if page.next is not None:
+        if page.next is None:
+            return
+        if self.json:
+            self.warn("more_results", f"More results: --after {page.next}", after=page.next)
+        else:
             click.echo(f"More results: --after {page.next}", err=True)
 
     def show_mapping(self, values: Mapping[str, Any], key: str, value: str, *, empty: str) -> None:

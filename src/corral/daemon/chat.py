@@ -111,9 +111,9 @@ class ChannelWorker:
         self._typing: deque[tuple[str, str | None]] = deque(maxlen=20)
         self._adapter: ChannelAdapter | None = None
         self._adapter_lock = threading.Lock()
-        tasks = [("sends", self._send)]
+        tasks = [("sender", self._send)]
         if not registry.get_traits(channel.kind).calls:
-            tasks.append(("receives", self._receive))
+            tasks.append(("receiver", self._receive))
         self._threads = [
             threading.Thread(
                 target=self._run, args=(name, task), name=f"{channel.name} {name}", daemon=True
@@ -139,7 +139,7 @@ class ChannelWorker:
             self._typing.append((place, thread))
 
     def end(self) -> None:
-        """Stop the threads after what they are doing."""
+        """Stop the threads after what they are doing. Idempotent."""
         self._ending.set()
         self._due.set()
         if self._adapter is not None:
@@ -164,6 +164,9 @@ class ChannelWorker:
                 )
                 self._ending.wait(pause)
                 pause = min(pause * 2, RETRY_SECONDS[1])
+        # An orphaned worker has no loop that ends it: close the connections of its adapter. Each
+        # thread does so, because the other one may just have opened the adapter.
+        self.end()
 
     def _should_stop(self) -> bool:
         return self._ending.is_set() or time.monotonic() > self._woken_at + ORPHAN_SECONDS

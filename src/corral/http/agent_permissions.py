@@ -50,11 +50,11 @@ def _limit_to_project(
             arguments[name] = who.project_id
     if who.project_id is None:
         return
-    for name, attribute in _find_object_arguments(call):
+    for name, resource_name in _find_object_arguments(call):
         value = arguments.get(name)
         for reference in value if isinstance(value, list | tuple) else [value]:
             if reference is not None:
-                check_project(who, _find_project(store, attribute, reference, who.project_id))
+                check_project(who, _find_project(store, resource_name, reference, who.project_id))
 
 
 def _is_about_agent(call: RemoteCall, arguments: CallArguments) -> bool:
@@ -63,8 +63,8 @@ def _is_about_agent(call: RemoteCall, arguments: CallArguments) -> bool:
     return implied is not None and bool(arguments.get("agent", implied == "agent"))
 
 
-# Arguments that name an object of a project, and the facade of that object. Letters are missing on
-# purpose: an agent has the same mailbox in all projects.
+# Arguments that name an object of a project, and the resource of that object. Letters are missing
+# on purpose: an agent has the same mailbox in all projects.
 OBJECT_ARGUMENTS = {
     "decision": "decisions",
     "delegation": "delegations",
@@ -84,14 +84,14 @@ OBJECT_ARGUMENTS = {
 
 
 def _find_object_arguments(call: RemoteCall) -> list[tuple[str, str]]:
-    """Return the arguments of a call that name objects, with their facades."""
+    """Return the arguments of a call that name objects, with their resources."""
     pairs = [
         (field.name, OBJECT_ARGUMENTS[field.name])
         for field in call.fields
         if field.name in OBJECT_ARGUMENTS
     ]
-    if call.subject == "id" and call.attribute != "mail":
-        pairs.append(("id", call.attribute))
+    if call.subject == "id" and call.resource_name != "mail":
+        pairs.append(("id", call.resource_name))
     return pairs
 
 
@@ -100,15 +100,15 @@ def _resolve_project(store: Corral, name: str) -> str:
     return find(name).id
 
 
-def _find_project(store: Corral, attribute: str, reference: Any, project: str) -> str | None:
+def _find_project(store: Corral, resource_name: str, reference: Any, project: str) -> str | None:
     """Return the project of an object; None if it has none. Names are resolved in `project`."""
     record = reference
     if isinstance(reference, str):
-        get = find_call(attribute, "get")
+        get = find_call(resource_name, "get")
         assert get is not None
         has_names = any(field.name == "project" for field in get.fields)
         scope = {"project": project} if has_names else {}
-        record = getattr(store, attribute).get(reference, **scope)
-    if attribute == "host_requests" and record.session_id is not None:
+        record = getattr(store, resource_name).get(reference, **scope)
+    if resource_name == "host_requests" and record.session_id is not None:
         record = store.sessions.get(record.session_id)
     return getattr(record, "project_id", None)

@@ -5,7 +5,8 @@ import hashlib
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -23,7 +24,7 @@ from corral.asgi import READ_METHODS, IncompleteBody, Receive, Scope, Send, read
 from corral.http import agent_permissions
 from corral.http.errors import JSON, ApiError
 from corral.http.middleware.rate_limits import retry_after
-from corral.kernel.errors import Invalid, NotFound, Refused
+from corral.kernel.errors import Invalid, NotFound, NotYet, Refused
 from corral.services.tokens import TokenIdentity
 
 T = TypeVar("T")
@@ -63,56 +64,15 @@ class ApiRouter:
     async def _call_operation(
         self, scope: Scope, receive: Receive, send: Send, parts: list[str]
     ) -> None:
-        call, subject = _resolve(parts, scope["method"] in READ_METHODS)
-        _check_method(scope, call.method)
-        scope["state"]["route_name"] = call.name
-        headers = dict(reversed(scope["headers"]))
-        payload: dict[str, Any] | bytes
-        if call.method == "GET":
-            payload = _parse_query(call, scope["query_string"])
-        else:
-            payload = await _read_json_body(receive, headers)
-            scope["state"]["check_body"](payload)
-        arguments = _decode_arguments(call, payload, subject)
-        who: TokenIdentity = scope["state"]["who"]
-        if call.policy.needs_full_scope and not who.may_write:
-            raise Refused(
-                f"Token {who.name} is read-only. {call.name} requires a token with full scope.",
-                call=call.name,
-            )
-        if (limit := call.policy.time_limit) is not None:
-            arguments[limit] = min(arguments.get(limit, MAX_WAIT_MS), MAX_WAIT_MS)
-        store: Corral = scope["state"]["store"]
-        key = None
-        if call.method == "POST" and not call.policy.returns_secret:
-            key = _read_idempotency_key(headers, who, scope["path"], payload)
-
-        def authorize() -> dict[str, Any]:
-            resolved = _resolve_records(call, store, arguments)
-            if who.agent is not None:
-                agent_permissions.check_agent_call(store, who, call, resolved)
-            return resolved
-
-        waits = call.policy.waits
+        request = await _decode_request(scope, receive, parts)
+        _check_scope(request)
         redacted: list[str] = []
-
-        def work() -> bytes:
-            resolved = authorize()
-            facade = getattr(store, call.attribute)
-            with store.report_redactions(redacted.extend):
-                if key is not None:
-                    unless = EMPTY_LIST if waits is not None else None
-                    return call_with_key(
-                        facade, call.verb, resolved, key=key, encode=_encode, unless=unless
-                    )
-                return _encode(getattr(facade, call.verb)(**resolved))
-
-        if waits is not None:
-            # Authorize first: `_wait` treats Refused as "not yet" and would retry it.
-            await self.run_in_thread(authorize)
-            body = await self._wait(waits, arguments, work, receive)
+        perform = partial(_perform, request, redacted)
+        policy = request.call.policy
+        if policy.waits is not None:
+            body = await self._wait(request, policy.waits, perform, receive)
         else:
-            body = await self.run_in_thread(work, slow=call.policy.slow)
+            body = await self.run_in_thread(perform, slow=policy.slow)
         await send_response(send, body, redacted=redacted)
 
     async def run_in_thread(self, work: Callable[[], T], *, slow: bool = False) -> T:
@@ -132,17 +92,20 @@ class ApiRouter:
 
     async def _wait(
         self,
+        request: "DecodedCall",
         name: str,
-        arguments: dict[str, Any],
-        work: Callable[[], bytes],
+        perform: Callable[[], bytes],
         receive: Receive,
     ) -> bytes:
-        """Run a waiting operation in slices of POLL_MS. `name` is the argument with the time.
+        """Perform a waiting operation in slices of POLL_MS. `name` is the argument with the time.
 
         Between slices it checks for a shutdown and for a disconnected client: nothing may be
-        claimed for a client that cannot receive it.
+        claimed for a client that cannot receive it. `poll_until` in `api/wait.py` is the wait
+        within a slice.
         """
-        requested = arguments.get(name, MAX_WAIT_MS if name == "timeout_ms" else 0)
+        arguments = request.arguments
+        default = next(field.default for field in request.call.fields if field.name == name)
+        requested = arguments.get(name, default)
         wait_ms = min(MAX_WAIT_MS if requested is None else int(requested), MAX_WAIT_MS)
         deadline = time.monotonic() + wait_ms / 1_000
         client = DisconnectWatcher(receive)
@@ -152,10 +115,10 @@ class ApiRouter:
                 arguments[name] = max(0, min(remaining_ms, POLL_MS))
                 is_last = remaining_ms <= POLL_MS or self.is_stopping
                 try:
-                    body = await self.run_in_thread(work, slow=requested != 0)
+                    body = await self.run_in_thread(perform, slow=requested != 0)
                     if body != EMPTY_LIST or is_last:
                         return body
-                except Refused:  # not finished yet
+                except NotYet:
                     if is_last:
                         raise
                 if client.is_gone:
@@ -207,6 +170,75 @@ def describe_server(store: Corral, who: TokenIdentity) -> dict[str, Any]:
     }
 
 
+# -- one call ----------------------------------------------------------------------------------
+
+
+class DecodedCall(NamedTuple):
+    """A request after decoding: the operation, its arguments and the caller."""
+
+    call: RemoteCall
+    arguments: dict[str, Any]
+    """The arguments as they were sent: records are ids, and nothing is authorized."""
+    store: Corral
+    who: TokenIdentity
+    key: IdempotencyKey | None
+
+
+async def _decode_request(scope: Scope, receive: Receive, parts: list[str]) -> DecodedCall:
+    """Read a request; raises ApiError, NotFound or Invalid when it names no valid call."""
+    call, subject = _resolve(parts, scope["method"] in READ_METHODS)
+    _check_method(scope, call.method)
+    scope["state"]["route_name"] = call.name
+    headers = dict(reversed(scope["headers"]))
+    payload: dict[str, Any] | bytes
+    if call.method == "GET":
+        payload = _parse_query(call, scope["query_string"])
+    else:
+        payload = await _read_json_body(receive, headers)
+        scope["state"]["check_body"](payload)
+    arguments = _decode_arguments(call, payload, subject)
+    if (limit := call.policy.time_limit) is not None:
+        arguments[limit] = min(arguments.get(limit, MAX_WAIT_MS), MAX_WAIT_MS)
+    who: TokenIdentity = scope["state"]["who"]
+    key = None
+    if call.method == "POST" and not call.policy.returns_secret:
+        key = _read_idempotency_key(headers, who, scope["path"], payload)
+    return DecodedCall(call, arguments, scope["state"]["store"], who, key)
+
+
+def _check_scope(request: DecodedCall) -> None:
+    """Raise Refused if the operation needs a token with full scope and this one is read-only."""
+    call, who = request.call, request.who
+    if call.policy.needs_full_scope and not who.may_write:
+        raise Refused(
+            f"Token {who.name} is read-only. {call.name} requires a token with full scope.",
+            call=call.name,
+        )
+
+
+def _authorize(request: DecodedCall) -> dict[str, Any]:
+    """Return the arguments that the caller may use; raises Refused if the call is not allowed."""
+    resolved = _resolve_records(request.call, request.store, request.arguments)
+    if request.who.agent is not None:
+        agent_permissions.check_agent_call(request.store, request.who, request.call, resolved)
+    return resolved
+
+
+def _perform(request: DecodedCall, redacted: list[str]) -> bytes:
+    """Authorize and call the operation; returns its JSON result.
+
+    Adds the names of fields from which secrets were removed to `redacted`.
+    """
+    call, key = request.call, request.key
+    arguments = _authorize(request)
+    resource = getattr(request.store, call.resource_name)
+    with request.store.report_redactions(redacted.extend):
+        if key is None:
+            return _encode(getattr(resource, call.verb)(**arguments))
+        unless = EMPTY_LIST if call.policy.waits is not None else None
+        return call_with_key(resource, call.verb, arguments, key=key, encode=_encode, unless=unless)
+
+
 # -- routing -----------------------------------------------------------------------------------
 
 
@@ -231,14 +263,14 @@ def _resolve(parts: list[str], is_read: bool) -> tuple[RemoteCall, str | None]:
     call: RemoteCall | None = None
     subject: str | None = None
     match parts:
-        case [attribute]:
-            call = find_call(attribute, "list")
-        case [attribute, verb]:
-            call = find_call(attribute, verb)
-            if call is None and is_read and _find_policy(attribute, verb).local is None:
-                call, subject = find_call(attribute, "get"), verb
-        case [attribute, subject, verb]:
-            call = find_call(attribute, verb)
+        case [resource]:
+            call = find_call(resource, "list")
+        case [resource, verb]:
+            call = find_call(resource, verb)
+            if call is None and is_read and _find_policy(resource, verb).local is None:
+                call, subject = find_call(resource, "get"), verb
+        case [resource, subject, verb]:
+            call = find_call(resource, verb)
             if call is not None and call.subject is None:
                 call = None
     if call is None:
@@ -246,9 +278,9 @@ def _resolve(parts: list[str], is_read: bool) -> tuple[RemoteCall, str | None]:
     return call, subject
 
 
-def _find_policy(attribute: str, verb: str) -> OperationPolicy:
+def _find_policy(resource_name: str, verb: str) -> OperationPolicy:
     """Return the policy of an operation; that of an unknown operation has no property."""
-    return find_policy(find_declaration(attribute, verb)) or OperationPolicy()
+    return find_policy(find_declaration(resource_name, verb)) or OperationPolicy()
 
 
 def _not_found_error(parts: list[str]) -> NotFound:
@@ -354,7 +386,7 @@ def _resolve_records(call: RemoteCall, store: Corral, arguments: dict[str, Any])
     resolved = dict(arguments)
     for field in call.fields:
         if field.record is not None and field.name in resolved:
-            resolved[field.name] = getattr(store, call.attribute).get(resolved[field.name])
+            resolved[field.name] = getattr(store, call.resource_name).get(resolved[field.name])
     if (location := call.policy.location) is not None:
         project = resolved.get(location.argument)
         if project is not None and not os.path.isabs(project):

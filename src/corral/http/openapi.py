@@ -121,7 +121,7 @@ def _describe_operation(
             properties[field.name] = {**properties[field.name], "default": field.default}
     operation: dict[str, Any] = {
         "operationId": call.name,
-        "tags": [call.attribute],
+        "tags": [call.resource_name],
         "summary": call.help,
         "responses": {
             "200": {"description": "Success.", "content": _describe_json(result)},
@@ -212,13 +212,14 @@ def _make_error_schema() -> dict[str, Any]:
 def render_docs_page() -> bytes:
     """Return the reference as one HTML page, without scripts."""
     parts = [_HEAD]
-    by_facade: dict[str, list[RemoteCall]] = {}
+    by_resource: dict[str, list[RemoteCall]] = {}
     for call in list_calls():
-        by_facade.setdefault(call.attribute, []).append(call)
-    facades = resource_classes()
-    for attribute, operations in by_facade.items():
-        parts.append(f'<h2 id="{attribute}">{attribute}</h2>')
-        parts.append(f"<p>{html.escape(' '.join((facades[attribute].__doc__ or '').split()))}</p>")
+        by_resource.setdefault(call.resource_name, []).append(call)
+    classes = resource_classes()
+    for resource_name, operations in by_resource.items():
+        parts.append(f'<h2 id="{resource_name}">{resource_name}</h2>')
+        purpose = " ".join((classes[resource_name].__doc__ or "").split())
+        parts.append(f"<p>{html.escape(purpose)}</p>")
         parts += [_render_entry(call) for call in operations]
     parts.append("<h2>Streams</h2>")
     for path, stream in STREAMS.items():

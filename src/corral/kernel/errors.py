@@ -4,7 +4,8 @@
     ├── Invalid             the input can never be accepted
     ├── NotFound            the object does not exist
     ├── Refused             a valid request that is not allowed
-    │   └── Ambiguous       a shortened id matches several objects
+    │   ├── Ambiguous       a shortened id matches several objects
+    │   └── NotYet          a wait timed out; waiting again may succeed
     ├── Conflict            a concurrent or earlier change prevents the request
     │   ├── IllegalMove     the object's current state does not allow the verb
     │   ├── Held            another owner holds the object, or has taken it over
@@ -44,6 +45,10 @@ class Refused(CorralError):
 
 class Ambiguous(Refused):
     code = "ambiguous"
+
+
+class NotYet(Refused):
+    """A wait timed out. Clients see the code of `Refused`."""
 
 
 class Conflict(CorralError):

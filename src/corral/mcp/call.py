@@ -74,10 +74,10 @@ class ToolCall:
         With an idempotency key the operation is performed once; a repeated call gets the stored
         result. `to_result` runs inside the operation's transaction and must not write.
         """
-        attribute, _, verb = operation.partition(".")
-        facade = getattr(self.store, attribute)
+        resource_name, _, verb = operation.partition(".")
+        resource = getattr(self.store, resource_name)
         if arguments.idempotency_key is None:
-            return to_result(getattr(facade, verb)(**parameters))
+            return to_result(getattr(resource, verb)(**parameters))
         from hashlib import sha256
 
         from corral.api.idempotency import IdempotencyKey, call_with_key
@@ -86,12 +86,15 @@ class ToolCall:
         key = IdempotencyKey(self.caller.id, f"mcp:{arguments.idempotency_key}", fingerprint)
         return msgspec.Raw(
             call_with_key(
-                facade, verb, parameters, key=key, encode=lambda value: encode(to_result(value))
+                resource, verb, parameters, key=key, encode=lambda value: encode(to_result(value))
             )
         )
 
     def wait_slices(self, seconds: int) -> Iterator[int]:
-        """Yield slices of the wait in milliseconds until it is over or the call is cancelled."""
+        """Yield slices of the wait in milliseconds until it is over or the call is cancelled.
+
+        The operation waits within a slice: see `api/wait.py`.
+        """
         deadline = time.monotonic() + min(seconds, MAX_WAIT_SECONDS)
         while True:
             remaining = deadline - time.monotonic()

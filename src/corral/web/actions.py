@@ -13,6 +13,7 @@ from corral.kernel.clock import parse_duration
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.money import format_usd, parse_usd
 from corral.web.channel_actions import CHANNEL_ACTIONS
+from corral.web.chat import CHAT_ACTIONS
 from corral.web.race_actions import RACE_ACTIONS
 from corral.web.request import PageHandler, PageRequest
 from corral.web.simple_actions import simple_action
@@ -259,6 +260,7 @@ ACTIONS: dict[str, PageHandler] = {
         lambda letter: f"Test alert sent to {letter.mailbox} ({letter.id}).",
     ),
     **CHANNEL_ACTIONS,
+    **CHAT_ACTIONS,
     **RACE_ACTIONS,
     **TEAM_ACTIONS,
 }

@@ -9,7 +9,6 @@ from corral.domain.questions.model import QuestionState
 from corral.kernel.errors import Conflict, Invalid
 from corral.services.chat.model import ChannelHealth
 from corral.web.background import run_with_deadline
-from corral.web.chat import CHAT_ACTIONS
 from corral.web.request import PageHandler, PageRequest
 from corral.web.simple_actions import simple_action
 
@@ -41,11 +40,12 @@ def change_wiring(request: PageRequest) -> Response:
 
 
 def _wiring_options(request: PageRequest) -> dict[str, Any]:
-    """Return the options of a wiring; omitted fields keep the defaults."""
-    names = ("pattern", "scope", "unmatched", "mode")
+    """Return the options of a wiring, without the fields that the form omits."""
+    names = ("scope", "unmatched", "mode")
     fields = {name: value for name in names if (value := request.field(name)) is not None}
     return {
         "trigger": request.require("trigger", "The trigger"),
+        "pattern": request.field("pattern"),  # an empty field clears it
         "priority": request.integer("priority", "the priority") or 0,
         **fields,
     }
@@ -114,7 +114,6 @@ def give_secret(request: PageRequest) -> Response:
 
 
 CHANNEL_ACTIONS: dict[str, PageHandler] = {
-    **CHAT_ACTIONS,
     "secrets/give": give_secret,
     "senders/approve": approve_sender,
     "senders/block": simple_action(

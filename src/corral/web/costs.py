@@ -17,9 +17,7 @@ MAX_SERIES = 6
 
 def show(request: PageRequest) -> Response:
     store = request.store
-    by, span = request.query("by") or "project", request.query("days") or "30"
-    if span not in SPANS:
-        raise Invalid(f"Invalid number of days {span!r}. Use one of {', '.join(SPANS)}.", days=span)
+    by, span = request.query("by") or "project", _read_span(request, "30")
     days = [utc_date(store.now() - ago * DAY) for ago in range(SPANS[span] - 1, -1, -1)]
     rows = store.insights.costs(by=by, days=SPANS[span])
     keys = _keys_by_cost(rows)
@@ -52,12 +50,18 @@ def show(request: PageRequest) -> Response:
 
 def show_outcomes(request: PageRequest) -> Response:
     """Show outcomes of runs. Loaded separately: the query reads every run of the period."""
-    by, span = request.query("by") or "project", request.query("days") or "7"
-    if span not in SPANS:
-        raise Invalid(f"Invalid number of days {span!r}. Use one of {', '.join(SPANS)}.", days=span)
+    by, span = request.query("by") or "project", _read_span(request, "7")
     rows = request.store.insights.stats(by=by, since_ms=SPANS[span] * DAY, limit=50).items
     names = request.names(row.key for row in rows)
     return request.render("run_outcomes.html", rows=rows, by=by, span=span, names=names)
+
+
+def _read_span(request: PageRequest, default: str) -> str:
+    """Return the number of days in the query; raises Invalid unless it is one of SPANS."""
+    span = request.query("days") or default
+    if span not in SPANS:
+        raise Invalid(f"Invalid number of days {span!r}. Use one of {', '.join(SPANS)}.", days=span)
+    return span
 
 
 def _keys_by_cost(rows: list[DailyCost]) -> list[str]:

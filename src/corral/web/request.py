@@ -13,6 +13,7 @@ from corral.adapters.channels.contract import RawAttachment
 from corral.api import Corral
 from corral.kernel.errors import Invalid
 from corral.kernel.redaction_policy import redaction_notice
+from corral.services.tokens import TokenIdentity
 from corral.web import render
 from corral.web.forms import Form, read_form
 
@@ -27,7 +28,7 @@ class PageRequest:
     def __init__(self, http: Request, form: Form) -> None:
         self.http = http
         self.store: Corral = http.state.store
-        self.token: Any = http.state.who
+        self.token: TokenIdentity = http.state.who
         self._form = form
         self.redacted: list[str] = []
         """The fields from which secrets were removed in what this request wrote."""
@@ -39,7 +40,7 @@ class PageRequest:
     @property
     def can_write(self) -> bool:
         """Whether actions are shown: a read-only token has none."""
-        return bool(self.token.scope == "full")
+        return self.token.scope == "full"
 
     @property
     def user(self) -> str:

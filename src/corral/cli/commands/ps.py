@@ -140,10 +140,11 @@ def command(
 ) -> None:
     """List runs, newest first. Process state is checked before printing."""
     app.store.try_upkeep("recover", app.store.runs.recover, seconds=RECOVERY_SECONDS)
+    only_active = not all_ and state is None
     page = app.store.runs.list(
         project=app.project_id(project),
         state=state,
-        live=not all_ and state is None,
+        live=only_active,
         after=after,
         limit=limit,
     )
@@ -151,5 +152,7 @@ def command(
     app.show_page(
         page,
         _columns(app, live=live),
-        empty="No runs are active. Start one with `corral run`.",
+        empty="No runs are active. Start one with `corral run`."
+        if only_active
+        else "No runs match.",
     )

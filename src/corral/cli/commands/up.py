@@ -65,10 +65,7 @@ def command(app: App, /, foreground: bool, install: bool, uninstall: bool, **opt
             f"The daemon is already running (pid {daemon.pid}): {daemon.link}", _record(daemon)
         )
         if ignored := _explicit_options(options):
-            click.echo(
-                f"corral: {ignored} ignored. Stop the daemon first with `corral down`.",
-                err=True,
-            )
+            app.warn("ignored", f"{ignored} ignored. Stop the daemon first with `corral down`.")
         return 0
     app.close()
     if foreground:

@@ -1,7 +1,7 @@
 """`corral wiring`: choose which agents receive messages from which chats."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -41,54 +41,64 @@ def routes(app: App) -> Columns:
     ]
 
 
+class OptionRow(NamedTuple):
+    """An option of `add` and `edit`; only `add` has its default."""
+
+    names: tuple[str, ...]
+    default: str | int | None
+    help: str
+    aliases: tuple[str, ...] = ()
+
+
 ROUTING_OPTIONS = [
-    option(
-        "--trigger",
-        aliases=["--on"],
-        default="always",
-        show_default=True,
-        help="Messages that start the agent: always, mention, sticky (a mention and everything "
+    OptionRow(
+        ("--trigger",),
+        "always",
+        "Messages that start the agent: always, mention, sticky (a mention and everything "
         "after it), pattern or command.",
+        aliases=("--on",),
     ),
-    click.option("--pattern", help="Regular expression of the trigger, or name of the command."),
-    option(
-        "--senders",
-        "scope",
-        aliases=["--from"],
-        default="all",
-        show_default=True,
-        help="Whose messages count: all, or known (approved people only).",
+    OptionRow(("--pattern",), None, "Regular expression of the trigger, or name of the command."),
+    OptionRow(
+        ("--senders", "scope"),
+        "all",
+        "Whose messages count: all, or known (approved people only).",
+        aliases=("--from",),
     ),
-    option(
-        "--unmatched",
-        default="drop",
-        show_default=True,
-        help="Messages that do not match the trigger: drop, or keep as context for the next match.",
+    OptionRow(
+        ("--unmatched",),
+        "drop",
+        "Messages that do not match the trigger: drop, or keep as context for the next match.",
     ),
-    option(
-        "--session-mode",
-        "mode",
-        aliases=["--session"],
-        default="shared",
-        show_default=True,
-        help="Sessions: shared (one per place), thread (one per thread) or agent (one for all "
-        "places).",
+    OptionRow(
+        ("--session-mode", "mode"),
+        "shared",
+        "Sessions: shared (one per place), thread (one per thread) or agent (one for all places).",
+        aliases=("--session",),
     ),
-    click.option(
-        "--priority",
-        type=int,
-        default=0,
-        show_default=True,
-        help="Priority; higher is matched first.",
-    ),
+    OptionRow(("--priority",), 0, "Priority; higher is matched first."),
 ]
 
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
-def routing_options(command: Callable[..., None]) -> Callable[..., None]:
+
+def routing_options(*, with_defaults: bool) -> Decorator:
     """Add the options that decide which messages start an agent, and in which session."""
-    for add_option in reversed(ROUTING_OPTIONS):
-        command = add_option(command)
-    return command
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for row in reversed(ROUTING_OPTIONS):
+            add_option = option(
+                *row.names,
+                aliases=row.aliases,
+                type=int if isinstance(row.default, int) else str,
+                default=row.default if with_defaults else None,
+                show_default=with_defaults,
+                help=row.help,
+            )
+            command = add_option(command)
+        return command
+
+    return decorate
 
 
 @click.group(
@@ -109,7 +119,7 @@ def command() -> None:
 @click.argument("agent")
 @click.option("--place", metavar="PLACE", help="One place: its id, or CHANNEL/PLATFORM-ID.")
 @click.option("--channel", metavar="NAME", help="All places of this channel.")
-@routing_options
+@routing_options(with_defaults=True)
 @click.option("--project", metavar="ID|DIR", help="Project that the agent works in.")
 @pass_app
 def add(app: App, /, agent: str, project: str | None, **options: Any) -> None:
@@ -133,11 +143,12 @@ def list_(app: App, all_: bool, after: str | None, limit: int) -> None:
 
 @command.command(aliases=["change"])
 @click.argument("wiring")
-@routing_options
+@routing_options(with_defaults=False)
 @pass_app
 def edit(app: App, /, wiring: str, **options: Any) -> None:
-    """Replace the options of a wiring; options that are not given get their defaults."""
-    edited = app.store.wirings.change(wiring, **options)
+    """Change the options of a wiring; options that are not given keep their values."""
+    changes = {name: value for name, value in options.items() if value is not None}
+    edited = app.store.wirings.change(wiring, **changes)
     app.report(f"Changed {edited.id}: trigger {edited.trigger}.", edited)
 
 

@@ -15,12 +15,12 @@ from corral.http.middleware.credentials import (
     redirect_with_cookie,
 )
 from corral.http.middleware.http_middleware import (
-    AGENT_PATHS,
     JSON_PATHS,
     STATIC,
     WEBHOOKS,
     HttpMiddleware,
     find_client_address,
+    is_agent_path,
 )
 from corral.http.middleware.rate_limits import Rate, RateLimiter, retry_after
 from corral.http.token_cache import TokenCache
@@ -165,7 +165,7 @@ def _check_scope(scope: Scope, who: TokenIdentity) -> None:
             f"Token {who.name} is read-only. Use a token with full scope.",
             scope=who.scope,
         )
-    if who.agent is not None and not scope["path"].startswith(AGENT_PATHS):
+    if who.agent is not None and not is_agent_path(scope["path"]):
         raise ApiError(
             403,
             "refused",

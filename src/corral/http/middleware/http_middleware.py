@@ -6,7 +6,7 @@ from corral.asgi import AsgiApp, Receive, Scope, Send
 
 STATIC = "/static/"  # readable without a token: the page that asks for one is styled
 WEBHOOKS = "/channels/"  # chat platforms sign their requests instead of using a token
-AGENT_PATHS = ("/api/", "/mcp")  # the paths that an agent's token may use
+AGENT_PATHS = ("/api", "/mcp")  # an agent's token may use these paths and those below them
 JSON_PATHS = ("/api", WEBHOOKS, "/healthz", "/mcp", "/metrics")  # errors are JSON, not a page
 
 
@@ -27,6 +27,11 @@ class HttpMiddleware(ABC):
     @abstractmethod
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, usually by calling `self._app`; raises ApiError to refuse it."""
+
+
+def is_agent_path(path: str) -> bool:
+    """Whether an agent's token may use a path."""
+    return any(path == prefix or path.startswith(f"{prefix}/") for prefix in AGENT_PATHS)
 
 
 def find_client_address(scope: Scope) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from corral.kernel.errors import Invalid, Refused
+from corral.kernel.errors import Invalid, NotYet, Refused
 from corral.mcp.call import ToolArguments, ToolCall, ToolResult, WaitSeconds, WriteArguments
 
 Answerers = Annotated[
@@ -77,8 +77,8 @@ def answer_wait(call: ToolCall, arguments: AnswerWaitArguments) -> AnswerResult:
 
 def _wait_for_answer(call: ToolCall, id: str, seconds: int) -> AnswerResult:
     is_decision = id.startswith("dec_")
-    facade: Any = call.store.decisions if is_decision else call.store.questions
-    record = facade.get(id)
+    resource: Any = call.store.decisions if is_decision else call.store.questions
+    record = resource.get(id)
     owner = record.author if is_decision else record.asker
     if owner != call.caller.mailbox:
         raise Refused(
@@ -89,17 +89,17 @@ def _wait_for_answer(call: ToolCall, id: str, seconds: int) -> AnswerResult:
     for wait_ms in call.wait_slices(seconds) if seconds else ():
         if record.state not in ("open", "proposed"):
             break
-        record = _wait_slice(facade.wait, record, wait_ms)
+        record = _wait_slice(resource.wait, record, wait_ms)
     if record.ended_at is not None:
-        facade.acknowledge(record.id)  # delivered by this call, so no message follows
+        resource.acknowledge(record.id)  # delivered by this call, so no message follows
     return _answer_result(record, is_decision)
 
 
 def _wait_slice(wait: Callable[..., Any], record: Any, wait_ms: int) -> Any:
     try:
         return wait(record.id, timeout_ms=wait_ms)
-    except Refused:
-        return record  # not answered yet
+    except NotYet:
+        return record
 
 
 def _answer_result(record: Any, is_decision: bool) -> AnswerResult:

@@ -52,7 +52,7 @@ def finish_turns(database: "Database", *, local: bool = False) -> list[Conversat
                 raise
             except Exception as error:
                 reason = describe_error(error)
-                log.error("cannot end the turn of %s: %s", conversation.run_id, reason)
+                log.error("cannot end the chat turn of %s: %s", conversation.run_id, reason)
                 continue
             if ended is not None:
                 finished.append(ended)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from corral.db.tx import Tx
 from corral.domain.locks import errors, heartbeat, ops, queries
 from corral.domain.locks.model import Lock, LockState
-from corral.kernel.errors import Held, Invalid, Refused
+from corral.kernel.errors import Held, Invalid, NotYet
 from corral.kernel.pagination import Page
 from corral.services.store.upkeep import try_upkeep
 
@@ -83,12 +83,12 @@ def _acquire_now(database: "Database", project: str, path: str, agent: str, **ho
 def wait_for_lock(database: "Database", lock: str, *, timeout_ms: int | None = None) -> Lock:
     """Wait until a queued lock is granted and keep its queue position meanwhile.
 
-    Raises Refused after `timeout_ms`, and Held when the queue position was lost.
+    Raises NotYet after `timeout_ms`, and Held when the queue position was lost.
     """
     current = _wait_until_granted(database, lock, timeout_ms)
     if current.state is LockState.WAITING:
         blocked = database.read(partial(_blocked_error, lock=current))
-        raise Refused(blocked.message, **blocked.details)
+        raise NotYet(blocked.message, **blocked.details)
     return current
 
 

@@ -11,7 +11,7 @@ from corral.domain.projects import ops as projects
 from corral.domain.runs import ops, supervision
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.clock import DAY
-from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
+from corral.kernel.errors import Conflict, Invalid, NotFound, NotYet
 from corral.kernel.text import check_int
 from corral.services.runs import dispatch, recovery
 from corral.services.runs.dispatch import MAX_SLEEP
@@ -109,7 +109,7 @@ def stop_run(
 
 
 def wait_for_run(database: "Database", id: str, *, timeout_ms: int | None = None) -> Run:
-    """Wait until a run has ended; raises Refused after `timeout_ms`."""
+    """Wait until a run has ended; raises NotYet after `timeout_ms`."""
     deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
     checked_at = time.monotonic()
     with database.listener() as listener:
@@ -117,7 +117,7 @@ def wait_for_run(database: "Database", id: str, *, timeout_ms: int | None = None
         while run.is_live:
             left = MAX_SLEEP if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                raise Refused(f"{run.id} is still {run.state}.", id=run.id, state=run.state)
+                raise NotYet(f"{run.id} is still {run.state}.", id=run.id, state=run.state)
             listener.wait(min(left, MAX_SLEEP))
             if time.monotonic() - checked_at > MAX_SLEEP:
                 # The supervisor may have died, or the process that should start the run.

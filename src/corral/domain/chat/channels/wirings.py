@@ -24,6 +24,7 @@ from corral.domain.projects import ops as projects
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.pagination import Page
 from corral.kernel.text import MAX_NAME, check_choice, check_text
+from corral.kernel.unset import UNSET
 
 MAX_WIRINGS = 50
 """Wirings of one place that routing considers."""
@@ -117,24 +118,43 @@ def change_wiring(
     tx: Tx,
     wiring: str,
     *,
-    trigger: str,
-    pattern: str | None = None,
-    scope: str = "all",
-    unmatched: str = "drop",
-    mode: str = "shared",
-    priority: int = 0,
+    trigger: str = UNSET,
+    pattern: str | None = UNSET,
+    scope: str = UNSET,
+    unmatched: str = UNSET,
+    mode: str = UNSET,
+    priority: int = UNSET,
 ) -> Wiring:
-    """Replace the rules of a wiring. Options that are not given return to their defaults.
+    """Change the rules of a wiring. Options that are left out keep their values.
 
-    Existing sessions keep the messages that they received.
+    A new trigger needs its own pattern, or none. Existing sessions keep the messages that they
+    received.
     """
-    rules = WiringRules(trigger, pattern, scope, unmatched, mode, priority)
+    id = sql.WIRING_IDS.resolve(tx, wiring)
+    tx.serialize(f"wiring:{id}")
+    before = sql.WIRINGS.get(tx, id)
+    if pattern is UNSET and trigger not in (UNSET, before.trigger):
+        pattern = None
+    changes: dict[str, Any] = {
+        "trigger": trigger,
+        "pattern": pattern,
+        "scope": scope,
+        "unmatched": unmatched,
+        "mode": mode,
+        "priority": priority,
+    }
+    rules = WiringRules(
+        **{
+            name: getattr(before, name) if value is UNSET else value
+            for name, value in changes.items()
+        }
+    )
     return transition(
         tx,
         sql.WIRINGS,
         "change",
-        sql.WIRING_IDS.resolve(tx, wiring),
-        event_data={"trigger": trigger},
+        id,
+        event_data={"trigger": rules.trigger},
         **rules.to_columns(),
     )
 
