@@ -159,7 +159,7 @@ class TelegramAdapter(BaseAdapter):
         )
 
     def _download_files(self, message: dict[str, Any]) -> list[RawAttachment]:
-        files = [
+        files: list[tuple[str, dict[str, Any]]] = [
             (kind, message[kind])
             for kind in ("document", "audio", "video", "voice")
             if kind in message

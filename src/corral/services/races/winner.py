@@ -136,7 +136,6 @@ def graft(
     if other.commit is None or other.id == round.winner_id:
         what = "is the winner" if other.id == round.winner_id else "has no commit"
         raise Refused(f"Attempt {other.number} {what}. Graft from another.", attempt=other.id)
-    assert round.winner_commit is not None
     assert round.winner_id is not None
     # A unique name: concurrent grafts, or the rest of a crashed one, must not mix.
     name = f"graft-{round.number}-{uuid4().hex[:8]}"
@@ -179,6 +178,7 @@ def _trial_worktree(database: Database, race: Race, round: Round, name: str) -> 
 
     A kept commit is pinned in the repository; any other graft can be tried again.
     """
+    assert round.winner_commit is not None
     folder = races_folder() / race.id / name
     branch = f"{refs.make_branch_name(race, round.number, 0, 1).rpartition('/')[0]}/{name}"
     with git.refuse_write_errors(str(folder.parent)):
