@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import json
+from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import urlencode
 
@@ -29,6 +30,7 @@ from corral.adapters.channels.telegram import TelegramAdapter
 from corral.adapters.channels.terminal import TerminalAdapter
 from corral.adapters.channels.webhook import WebhookAdapter
 from tests.support.chat_server_stub import Answer, ApiRequest, platform
+from tests.support.grouped_cases import each_case
 from tests.support.http_receiver import run_receiver
 
 NOW = 1_800_000_000_000
@@ -311,6 +313,37 @@ def test_telegram_polling_resumes_after_the_cursor() -> None:
         telegram.stop()
 
 
+@each_case(
+    ("kind", "file", "name"),
+    [
+        ("voice", {"mime_type": "audio/ogg"}, "voice.og[ga]"),
+        ("voice", {}, "voice.ogg"),
+        ("audio", {"mime_type": "audio/mpeg"}, "audio.mp[23]"),
+        ("video", {"mime_type": "video/mp4"}, "video.mp4"),
+        ("video", {"mime_type": "video/unknown"}, "video.mp4"),
+        ("document", {"mime_type": "application/pdf"}, "document.pdf"),
+        ("document", {}, "document"),
+        ("document", {"file_name": "a.txt"}, "a.txt"),
+        ("photo", {}, "photo.jpg"),
+    ],
+)
+def test_telegram_file_without_a_name_is_named_by_its_kind(
+    kind: str, file: dict[str, str], name: str
+) -> None:
+    attached = {"file_id": "f", **file}
+    message = {
+        "message_id": 7,
+        "from": ANN,
+        "chat": {"id": 5, "type": "private"},
+        kind: [attached] if kind == "photo" else attached,
+    }
+    with platform(serve_updates({"update_id": 10, "message": message})) as api:
+        telegram = TelegramAdapter({"base_url": api.url}, {"token": "secret"})
+        (event,) = telegram.receive(None, 0).events
+        telegram.stop()
+    assert fnmatchcase(event.attached[0].name, name)
+
+
 def test_telegram_sends_text_cards_edits_and_reactions() -> None:
     with platform(serve_updates()) as api:
         telegram = TelegramAdapter({"base_url": api.url}, {"token": "secret"})
@@ -466,6 +499,7 @@ class FakeHomeserver:
         self.sent: dict[str, dict[str, Any]] = {}
         self.joined: list[str] = []
         self.sync: dict[str, Any] = {"next_batch": "s2", "rooms": {}}
+        self.page: dict[str, Any] = {}
 
     def __call__(self, request: ApiRequest) -> Answer:
         path = request.path
@@ -477,12 +511,29 @@ class FakeHomeserver:
             self.joined.append(path.rpartition("/")[2])
             return 200, {}
         if path.endswith("/messages"):
-            return 200, {"chunk": [make_room_event("$gap2"), make_room_event("$gap1")]}
+            return 200, {"chunk": [make_room_event("$gap2"), make_room_event("$gap1")], **self.page}
         if "/media/" in path:
             return 200, b"picture"
         key = path.rpartition("/")[2]
         self.sent.setdefault(key, {"event_id": f"$sent{len(self.sent)}"})
         return 200, self.sent[key]
+
+
+def test_matrix_reports_a_gap_that_is_not_read_completely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("corral.adapters.channels.matrix.MAX_GAP_PAGES", 2)
+    server = FakeHomeserver()
+    timeline = {"limited": True, "prev_batch": "p", "events": [make_room_event("$1")]}
+    server.sync["rooms"] = {"join": {"!r:here": {"timeline": timeline}}}
+    unreadable = []
+    with platform(server) as api:
+        matrix = MatrixAdapter({"base_url": api.url}, {"token": "secret"})
+        matrix.start()
+        for server.page in ({}, {"end": "more"}):
+            unreadable.append([*matrix.receive("s1", 0).unreadable])
+        matrix.stop()
+    assert unreadable == [[], ["before $gap1"]]
 
 
 def test_matrix_sync_starts_at_the_join_and_fills_gaps() -> None:

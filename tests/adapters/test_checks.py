@@ -37,15 +37,15 @@ def read_pid(file: Path) -> int:
         ("kill -9 $$", 137, ""),
         ("exec no-such-program", 127, "not found"),
         ("exec >&- 2>&-; sleep 0.2; exit 3", 3, ""),
-        ("pwd", 0, "a place\n"),
+        ("pwd", 0, "a folder\n"),
     ],
 )
 def test_check_returns_exit_code_and_output_like_a_shell(
     tmp_path: Path, command: str, code: int, printed: str
 ) -> None:
-    place = tmp_path / "a place"
-    place.mkdir()
-    ended = run_check(command, str(place), timeout_ms=FAR)
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    ended = run_check(command, str(folder), timeout_ms=FAR)
     assert ended.exit_code == code
     assert printed in ended.output
 
@@ -54,21 +54,21 @@ def test_hanging_check_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The timeout starts after the children have started, however long that takes."""
-    child_file, started, last = tmp_path / "escaped", tmp_path / "began", checks._read_end
+    child_file, started, read_end = tmp_path / "child", tmp_path / "started", checks._read_end
 
-    def wait_for_start_and_last(pipe: int, child: "subprocess.Popen[bytes]", _: float) -> str:
+    def read_end_after_start(pipe: int, child: "subprocess.Popen[bytes]", _: float) -> str:
         wait_until(started.exists, "the check started")
-        return last(pipe, child, time.monotonic() + 0.7)
+        return read_end(pipe, child, time.monotonic() + 0.7)
 
-    monkeypatch.setattr(checks, "_read_end", wait_for_start_and_last)
+    monkeypatch.setattr(checks, "_read_end", read_end_after_start)
     ended = run_check(
         f"trap '' TERM; {DETACHED_CHILD.format(file=child_file)}; "
-        f"echo began; : > {started}; sleep 600 & wait",
+        f"echo started; : > {started}; sleep 600 & wait",
         str(tmp_path),
         timeout_ms=700,
     )
     assert ended.exit_code == TIMEOUT_EXIT_CODE
-    assert "began" in ended.output
+    assert "started" in ended.output
     assert "Timed out after 0.7 s." in ended.output
     assert not is_alive(read_pid(child_file))
 

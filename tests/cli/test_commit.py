@@ -14,7 +14,7 @@ from corral.domain.runs.model import Run
 from corral.kernel.exit_status import ExitStatus
 from tests.hooks.test_hook import git
 from tests.support.cli_runner import Cli
-from tests.support.run_factories import held, queued, running
+from tests.support.run_factories import held, queued
 
 
 @pytest.fixture
@@ -177,8 +177,7 @@ def test_both_owners_are_notified_once(cli: Cli, folder: Path, url: str) -> None
         (tree / "a.py").write_text(f"{name}\n")
     with corral.open(url, actor="user:tester") as store:
         for name, tree in trees.items():
-            agent = store.agents.create(name)
-            running(store, agent_id=agent.id, cwd=str(tree))
+            add_active_run(store, name, tree)
         for _ in range(2):
             (clash,) = store.locks.forecast(folder, notify=True)
         assert {clash.one.owner, clash.other.owner} == {"agent:ann", "agent:bob"}
@@ -219,6 +218,17 @@ def test_daemon_notifies_a_conflicting_pair_once_and_a_new_pair_again(
     assert detect_conflicts(store) == 1
     assert len(store.mail.list(mailbox="agent:bobby").items) == 2
     assert len(store.mail.list(mailbox="agent:carla").items) == 1
+    assert not store.mail.list(mailbox="agent:away").items
+
+
+def test_run_of_another_machine_does_not_own_a_local_worktree(store: Corral, folder: Path) -> None:
+    trees = {name: add_tree(folder, name) for name in ("ann", "bobby")}
+    for name, tree in trees.items():
+        (tree / "a.py").write_text(f"{name}\n")
+        add_active_run(store, name, tree)
+    add_active_run(store, "away", trees["ann"], host="elsewhere")
+    (clash,) = store.locks.forecast(folder, notify=True)
+    assert {clash.one.owner, clash.other.owner} == {"agent:ann", "agent:bobby"}
     assert not store.mail.list(mailbox="agent:away").items
 
 

@@ -252,6 +252,7 @@ def test_external_text_cannot_control_the_terminal(cli: Cli) -> None:
     assert "\x07" not in output
     assert "[bold]not markup[/bold]" in output
     assert escape_unprintable("a\x1bb\nc") == "a\\x1bb⏎c"
+    assert escape_unprintable("\u202eb\U000e0041c") == "\\u202eb\\U000e0041c"
 
 
 def test_state_has_a_colour_and_an_equal_name_has_none(

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from corral.kernel.errors import Refused
+from corral.services.races import winner
 from tests.support.cli_runner import Cli, CliResult
 from tests.support.grouped_cases import each_case
 from tests.support.home import wait_until
@@ -191,6 +193,22 @@ def test_grafting_keeps_improvements(cli: Cli, project: Path) -> None:
     assert git(project, "show", f"{latest['winner_commit']}:more") == "more"
     assert cli("race", "graft", race, "1", "--file", "made").code == 4, "from the winner itself"
     assert cli("race", "graft", race, "2", "--hunk", "made").code == 2
+
+
+def test_failed_graft_leaves_no_worktree_and_no_branch(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race = start_race(cli)["id"]
+    run_ok(cli, "race", "select", race, "1")
+
+    def fail(*_: object) -> None:
+        raise Refused("The check cannot run.")
+
+    monkeypatch.setattr(winner, "run_checks", fail)
+    assert cli("race", "graft", race, "2", "--file", "more").code == 4
+    assert cli("race", "graft", race, "2", "--file", "missing").code != 0
+    assert "graft-" not in git(project, "worktree", "list")
+    assert "graft-" not in git(project, "branch", "--all")
 
 
 @each_case(

@@ -62,9 +62,9 @@ def test_wait_queue_advances_after_a_crash_at_any_commit(
             state = store.locks.get(id).state
             if verb == "released":
                 assert state == "released"
-            letters = store.mail.list(all=True, limit=100).items
-            keys = [letter.key for letter in letters if letter.key]
-            assert len(keys) == len({*keys}), "notified twice"
+        letters = store.mail.list(all=True, limit=100).items
+        keys = [letter.key for letter in letters if letter.key]
+        assert len(keys) == len({*keys}), "notified twice"
 
     crash_at_every_commit(
         fresh_url, tmp_path, Scenario(work, prepare=prepare, recover=acquire_later, check=check)

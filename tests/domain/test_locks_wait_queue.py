@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from corral.api import Corral
+from corral.db.database import Database
 from corral.domain.locks.model import Lock
 from corral.domain.projects.model import Project
 from corral.kernel.clock import HOUR, MINUTE, SECOND, ManualClock
-from corral.kernel.errors import Conflict, Held
+from corral.kernel.errors import Conflict, Held, Refused
+from corral.services.locks import acquisition
 from tests.support.store import list_events, raises_without_change, unchanged
 
 
@@ -171,3 +173,34 @@ def test_waiting_for_a_lost_request_raises_held(
     clock.advance(2 * MINUTE)
     with pytest.raises(Held, match="expired"):
         store.locks.wait(waiting.id)
+
+
+def test_lock_granted_at_the_end_of_the_timeout_is_returned(
+    store: Corral, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = acquisition._wait_until_granted
+
+    def release_after_wait(database: Database, lock: str, timeout_ms: int | None) -> Lock:
+        waiting = wait(database, lock, timeout_ms)
+        store.locks.release(first)
+        return waiting
+
+    monkeypatch.setattr(acquisition, "_wait_until_granted", release_after_wait)
+    first = store.locks.acquire(project.id, "a", "x")
+    second = store.locks.acquire(project.id, "a", "y", wait=True, timeout_ms=0)
+    assert (second.state, second.owner) == ("held", "agent:y")
+    first = second
+    request = store.locks.request(project.id, "a", "z")
+    assert store.locks.wait(request.id, timeout_ms=0).state == "held"
+
+
+def test_timed_out_wait_behind_an_expired_lock_names_no_owner(
+    store: Corral, project: Project, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.locks.acquire(project.id, "a", "x", ttl_ms=SECOND)
+    request = store.locks.request(project.id, "a", "y", wait_ms=HOUR)
+    clock.advance(MINUTE)
+    monkeypatch.setattr(acquisition, "_wait_until_granted", lambda *_: request)
+    with pytest.raises(Refused) as caught:
+        store.locks.wait(request.id, timeout_ms=0)
+    assert (caught.value.details["reason"], caught.value.details["owner"]) == ("locked", None)

@@ -42,8 +42,17 @@ def put_and_fail(store: Corral) -> StoreUnavailable:
     return caught.value
 
 
-@pytest.mark.parametrize("name", ["corral.db-writers", "corral.db-writers-queue"])
-@pytest.mark.parametrize("plant", [plant_symlink, plant_fifo, plant_folder])
+# A FIFO in place of `corral.db-writers` is missing here: it can be locked like any file.
+@pytest.mark.parametrize(
+    ("name", "plant"),
+    [
+        ("corral.db-writers", plant_symlink),
+        ("corral.db-writers", plant_folder),
+        ("corral.db-writers-queue", plant_symlink),
+        ("corral.db-writers-queue", plant_fifo),
+        ("corral.db-writers-queue", plant_folder),
+    ],
+)
 def test_planted_lock_file_is_neither_written_nor_waited_for(
     tmp_path: Path, victim: Path, name: str, plant: Callable[[Path, Path], None]
 ) -> None:
@@ -51,8 +60,6 @@ def test_planted_lock_file_is_neither_written_nor_waited_for(
     corral.open(tmp_path / "corral.db").close()
     path.unlink()
     plant(victim, path)
-    if (name, plant) == ("corral.db-writers", plant_fifo):
-        return  # it can be locked like any file
     with corral.open(tmp_path / "corral.db") as store:
         error = put_and_fail(store)
         assert error.reason == "unwritable"

@@ -141,3 +141,7 @@ def test_every_prompt_has_a_new_boundary() -> None:
 
 def test_own_text_alone_is_rendered_unchanged() -> None:
     assert render([OwnText("fix the tests")]) == "fix the tests"
+
+
+def test_escape_of_a_hidden_character_is_unambiguous() -> None:
+    assert escape_lines("\u202e1 \U000e00411") == ["\\u202e1 \\U000e00411"]

@@ -168,3 +168,10 @@ def test_ranking_must_list_exactly_the_shown_attempts(
     assert result == ranking
     assert reason or output.startswith("{") or ranking
     assert msgspec.json.encode(reason)
+
+
+def test_reason_of_a_verdict_keeps_its_words_and_explains_the_labels() -> None:
+    words = "B wins. A thorough test suite."
+    _, reason = parse_verdict(f'{{"ranking": [["B"], ["A"]], "reason": "{words}"}}', LABELS)
+    assert reason.startswith(words)
+    assert all(f"{label}: {id}" in reason for label, id in LABELS.items())

@@ -117,6 +117,9 @@ def test_text_without_a_key_is_unchanged(data: bytes) -> None:
         (b"https://ada:pw@example.com/x", b"https://[redacted]@example.com/x"),
         (b"postgresql://:pw@host/db", b"postgresql://[redacted]@host/db"),
         (b"Authorization: Bearer abcd.efgh\r\n", b"Authorization: Bearer [redacted]\r\n"),
+        (b"AUTHORIZATION: Basic dTpw\n", b"AUTHORIZATION: Basic [redacted]\n"),
+        (b"PROXY-AUTHORIZATION: TOKEN abcd\n", b"PROXY-AUTHORIZATION: TOKEN [redacted]\n"),
+        (b"aUTHORIZATION=bASIC abcd", b"aUTHORIZATION=bASIC [redacted]"),
         (b'{"authorization": "Basic dTpw"}', b'{"authorization": "Basic [redacted]"}'),
         (
             b'{\\"Authorization\\":\\"token abcd\\"}',

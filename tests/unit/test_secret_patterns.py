@@ -19,6 +19,7 @@ KEYS = (
     "eyJ" + "d" * 10 + ".eyJ" + "e" * 10 + ".f",
     "https://ada:hunter2@example.org",
     "Authorization: Bearer abcdefgh",
+    "AUTHORIZATION: BASIC abcdefgh",
     "-----BEGIN RSA PRIVATE KEY-----\n" + "A" * 64 + "\n-----END RSA PRIVATE KEY-----",
 )
 PIECES = ("sk-", "ghp_", "AKIA", "AIza", "eyJ", "xoxb-", "crl_", "://", "@", "a:b", "x" * 40, " ")
@@ -89,3 +90,11 @@ def test_field_names_that_are_keys_stay_distinct() -> None:
 def test_ordinary_words_are_not_redacted_as_values() -> None:
     redaction = Redaction(lambda: ["secret"])
     assert redaction.clean("it is no secret") == "it is no secret"
+
+
+@each_case("name", ["Authorization", "authorization", "AUTHORIZATION", "HTTP_AUTHORIZATION"])
+def test_value_of_an_authorization_field_is_redacted_in_any_case(name: str) -> None:
+    for scheme in ("Basic", "basic", "BASIC"):
+        value, clean = f"{scheme} dTpwYXNz", f"{scheme} [redacted]"
+        assert redact_value({name: value}) == {name: clean}
+        assert redact_value([[name, value]]) == [[name, clean]]

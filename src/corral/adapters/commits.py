@@ -53,7 +53,7 @@ def commit_files(
 _PATHS_FROM_STDIN = ("--pathspec-from-file=-", "--pathspec-file-nul")
 
 
-class MergeConflict(msgspec.Struct, frozen=True):
+class FileConflict(msgspec.Struct, frozen=True):
     """A file that cannot be merged automatically."""
 
     name: str
@@ -63,7 +63,7 @@ class MergeConflict(msgspec.Struct, frozen=True):
 
 def merge_tree(
     top: str, ours: str, theirs: str, *, environment: Mapping[str, str] | None = None
-) -> tuple[str, list[MergeConflict]]:
+) -> tuple[str, list[FileConflict]]:
     """Merge two commits without touching files; return the tree id and the conflicts.
 
     For unrelated histories there are no conflicts and the id is empty.
@@ -80,7 +80,7 @@ def merge_tree(
     return tree.decode().strip(), _parse_conflicts(rest) if result.code else []
 
 
-def _parse_conflicts(output: bytes) -> list[MergeConflict]:
+def _parse_conflicts(output: bytes) -> list[FileConflict]:
     entries, _, messages = output.partition(b"\0\0")
     files = [entry.partition(b"\t")[2] for entry in entries.split(b"\0")]
     reasons = dict.fromkeys(filter(None, files), "")
@@ -94,7 +94,7 @@ def _parse_conflicts(output: bytes) -> list[MergeConflict]:
                 for path in [path for path in paths if path in reasons] or paths[:1]:
                     reasons[path] = reasons.get(path) or reason
     return [
-        MergeConflict(os.fsdecode(name), reason or "content") for name, reason in reasons.items()
+        FileConflict(os.fsdecode(name), reason or "content") for name, reason in reasons.items()
     ]
 
 

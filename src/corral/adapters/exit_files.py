@@ -24,8 +24,8 @@ class ExitFileWriter:
     """The guard's side. Created and locked before the agent is started."""
 
     def __init__(self, folder: Path, attempt: int, pid: int) -> None:
-        self._build_path = _build_path(folder, attempt, pid)
-        self._part = self._build_path.with_name(self._build_path.name + ".part")
+        self._path = _build_path(folder, attempt, pid)
+        self._part = self._path.with_name(self._path.name + ".part")
         self.descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT, 0o600)
         fcntl.flock(self.descriptor, fcntl.LOCK_EX)
         # Reserve the space now: the agent may fill the disk. If it is full already, the supervisor
@@ -38,7 +38,7 @@ class ExitFileWriter:
         with suppress(OSError):
             os.pwrite(self.descriptor, encode(end).ljust(MAX_BYTES), 0)
             os.fsync(self.descriptor)
-            os.rename(self._part, self._build_path)
+            os.rename(self._part, self._path)
 
 
 def encode(end: ExitStatus) -> bytes:

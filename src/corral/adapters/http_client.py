@@ -160,7 +160,7 @@ class DaemonClient:
         timeout = None if timeout_ms is None else timeout_ms / 1_000
         last_event_at = time.monotonic()
         while True:
-            reader = _Reader(self._open_stream(path, last))
+            reader = _EventStreamReader(self._open_stream(path, last))
             try:
                 while not reader.ended:
                     frame = reader.take(POLL_SECONDS if timeout is None else min(timeout, 0.05))
@@ -227,7 +227,7 @@ class DaemonClient:
             self._idle.pop().close()
 
 
-class _Reader:
+class _EventStreamReader:
     """Reads a stream on its own thread, so that the consumer can wait with a timeout."""
 
     def __init__(self, opened: tuple[HTTPConnection, HTTPResponse]) -> None:

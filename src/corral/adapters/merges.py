@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from corral.adapters import git, git_history
-from corral.adapters.commits import MergeConflict, merge_tree
+from corral.adapters.commits import FileConflict, merge_tree
 from corral.adapters.worktree_registry import (
     DIFF_FILES_COMMAND,
     STAGE_COMMAND,
@@ -39,7 +39,7 @@ class MergeResult(msgspec.Struct, frozen=True):
     """The tip of the branch afterwards; None with conflicts."""
     before: str
     """The tip of the branch before."""
-    conflicts: list[MergeConflict]
+    conflicts: list[FileConflict]
     forward: bool
     """The branch was fast-forwarded; no merge commit was created."""
 
@@ -52,7 +52,7 @@ class GraftResult(msgspec.Struct, frozen=True):
     before: str
     files: list[str]
     """The changed files; empty, with `commit` equal to `before`, if the worktree had all of it."""
-    conflicts: list[MergeConflict]
+    conflicts: list[FileConflict]
 
 
 def find_merge_base(repository: str, one: str, other: str) -> str:

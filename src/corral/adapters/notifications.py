@@ -129,7 +129,7 @@ def post_webhook(
     headers = {"Content-Type": "application/json"}
     if secret is not None:
         headers[SIGNATURE_HEADER] = sign_body(secret, body, at)
-    status = _post(url, "POST", headers, body, seconds=seconds)
+    status = _request("POST", url, headers, body, seconds=seconds)
     if not 200 <= status < 300:
         raise Undelivered(f"it answered {status}", "bad_status")
 
@@ -140,13 +140,13 @@ def check_webhook(url: str, *, seconds: float = WEBHOOK_SECONDS) -> None:
     A server that accepts only POST or signed requests may answer with an error status; only 404,
     410 and most 5xx statuses fail the check. Redirects are not followed.
     """
-    status = _post(url, "HEAD", {}, None, seconds=seconds)
+    status = _request("HEAD", url, {}, None, seconds=seconds)
     if status in (404, 410) or (status >= 500 and status != _NOT_IMPLEMENTED):
         raise Undelivered(f"it answered {status}", "bad_status")
 
 
-def _post(
-    url: str, method: str, headers: dict[str, str], body: bytes | None, *, seconds: float
+def _request(
+    method: str, url: str, headers: dict[str, str], body: bytes | None, *, seconds: float
 ) -> int:
     if urlsplit(url).scheme not in ("http", "https"):
         raise Undelivered("the URL does not begin with http:// or https://", "bad_url")

@@ -56,7 +56,8 @@ def redact_value(value: Any, values: Sequence[str] = (), *, shapes: bool = True)
         The value of an Authorization header is always a secret.
         """
         cleaned = clean(value)
-        if cleaned != value or not isinstance(value, str) or not str(name).endswith("uthorization"):
+        is_header = str(name).lower().endswith("uthorization")
+        if cleaned != value or not isinstance(value, str) or not is_header:
             return cleaned
         before = f"{name}: "
         return clean(before + value)[len(before) :]

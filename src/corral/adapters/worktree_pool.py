@@ -39,7 +39,7 @@ class WorktreePool(NamedTuple):
     """The pool of one repository."""
 
     folder: str
-    most: int
+    max_entries: int
     """Maximum number of entries."""
 
 
@@ -48,14 +48,14 @@ class PoolEntry(NamedTuple):
 
     folder: str
     repository: str
-    kept_at: int
+    added_at: int
     """When it was added, in milliseconds."""
 
 
-def find_pool(root: str, repository: str, most: int) -> WorktreePool:
+def find_pool(root: str, repository: str, max_entries: int) -> WorktreePool:
     """Return the pool of a repository below `root`, the folder of all pools."""
     name = hashlib.sha256(os.fsencode(find_common_dir(repository))).hexdigest()[:24]
-    return WorktreePool(os.path.join(root, name), most)
+    return WorktreePool(os.path.join(root, name), max_entries)
 
 
 def list_entries(root: str) -> list[PoolEntry]:
@@ -70,7 +70,7 @@ def list_entries(root: str) -> list[PoolEntry]:
         for entry in _list_folders(pool):
             with suppress(OSError):
                 entries.append(PoolEntry(entry, repository, _read_added_at(entry)))
-    return sorted(entries, key=lambda item: item.kept_at)
+    return sorted(entries, key=lambda item: item.added_at)
 
 
 def list_committed_files(checkout: Checkout) -> set[bytes] | None:
@@ -87,12 +87,12 @@ def add_entry(folder: str, names: Container[bytes], repository: str, pool: Workt
 
     False: the pool is full or the move failed; the folder stays where it is.
     """
-    if pool.most < 1:
+    if pool.max_entries < 1:
         return False
     try:
         make_private_folder(Path(pool.folder))
         with _hold_lock(pool.folder):
-            if len(_list_folders(pool.folder)) >= pool.most:
+            if len(_list_folders(pool.folder)) >= pool.max_entries:
                 return False
             with open(os.path.join(pool.folder, REPOSITORY_FILE), "wb") as file:
                 file.write(os.fsencode(find_common_dir(repository)))
@@ -180,7 +180,7 @@ def _hold_lock(folder: str) -> Iterator[int]:
 
 @contextmanager
 def _try_lock(folder: str) -> Iterator[None]:
-    """A folder that no other process is at; OSError when one is."""
+    """Lock a folder during the block; raises OSError when another process holds it."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -191,7 +191,7 @@ def _try_lock(folder: str) -> Iterator[None]:
 
 @contextmanager
 def _claim(entry: str) -> Iterator[str]:
-    """An entry under another name; OSError when another process was faster."""
+    """Rename an entry so that no other process claims it; raises OSError when one has already."""
     with _try_lock(entry):
         claimed = os.path.join(os.path.dirname(entry), f"{CLAIM_PREFIX}{uuid4().hex}")
         os.rename(entry, claimed)

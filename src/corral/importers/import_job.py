@@ -54,6 +54,13 @@ class OpenSource(NamedTuple):
         return f"{self.owner_key}/{key}" if self.owner_key else key
 
 
+class _SessionProgress(NamedTuple):
+    """A session that existed before the import, and the number of its turns then."""
+
+    id: str
+    turns: int
+
+
 class ImportJob:
     """One import, in an open transaction: `import_file` for each file, then `finish`."""
 
@@ -78,7 +85,7 @@ class ImportJob:
         self._source_project_id: str | None = None
         self._aliases: set[str] = set()
         self._owner_key = ""
-        self._session: tuple[str, int] | None = None
+        self._session: _SessionProgress | None = None
         self._memo: dict[tuple[str, str], Any] = {}
         self._restoration = Restoration(tx)
         self._writer = RowWriter(tx, self._ids, self._problems, self._restoration)
@@ -131,7 +138,7 @@ class ImportJob:
         if report.new or report.changed or report.restored:
             data = {"source": report.source, "new": report.new, "changed": report.changed}
             data |= {"restored": report.restored} if report.restored else {}
-            self._tx.emit("import", "bring", self._tool.name, data=data)
+            self._tx.emit("import", "import", self._tool.name, data=data)
         return report
 
     # -- sources with one file per session --------------------------------------------------------
@@ -143,7 +150,7 @@ class ImportJob:
         known = self._find_imported(owner.origin, [key])
         if key not in known or self._restoration.find_missing(known):
             raw = RawRow(key, False, {name: text.encode() for name, text in values.items()})
-            main = OpenSource(source.database, SourceFile(*source.file[:3]))
+            main = OpenSource(source.database, source.file.without_owner())
             self._import_batch(main, owner, [raw], self._get_report(owner))
 
     def _begin_session(self, source: OpenSource) -> None:
@@ -152,12 +159,13 @@ class ImportJob:
             return
         known = self._find_imported("sessions", [source.owner_key]).get(source.owner_key)
         if known is not None and known.id is not None:
-            self._session = (known.id, sessions.get(self._tx, known.id).turns)
+            turns = sessions.get(self._tx, known.id).turns
+            self._session = _SessionProgress(known.id, turns)
 
     def _end_session(self) -> None:
         """Merge the turns from the two files of a session by time."""
         if self._session is not None:
-            order_turns(self._tx, self._session[0], after=self._session[1])
+            order_turns(self._tx, self._session.id, after=self._session.turns)
             self._session = None
 
     # -- tables and their rows --------------------------------------------------------------------

@@ -21,10 +21,17 @@ def escape_unprintable(text: str, *, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(
-        c if c.isprintable() or c in keep else _REPLACEMENTS.get(c, f"\\x{ord(c):02x}")
-        for c in text
-    )
+    return "".join(c if c.isprintable() or c in keep else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    """Return the replacement of a character, or its escape as in a Python string literal."""
+    if character in _REPLACEMENTS:
+        return _REPLACEMENTS[character]
+    code = ord(character)
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def quote_inline(text: str) -> str:

@@ -3,7 +3,7 @@
 - Most objects: `prj_` and 26 characters of base32, which hold 48 bits of milliseconds and 80 random
   bits. Ids that one process creates within the same millisecond still ascend. People may type any
   unique prefix of an id.
-- Objects in large numbers (messages, events): `let_184`, the sequence number of the row, so that
+- Objects in large numbers (letters, events): `let_184`, the sequence number of the row, so that
   the table needs no second key.
 """
 

@@ -136,7 +136,8 @@ def format_source(text: str) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    return f"\\u{ord(match[0]):04x}"
+    code = ord(match[0])
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def contains_block_marker(text: str) -> bool:

@@ -19,7 +19,7 @@ class Transition(NamedTuple):
 def transition(*sources: StrEnum, to: StrEnum) -> Transition:
     """Declare a transition from any of `sources`.
 
-    `to` may be one of the sources: a message that failed once is waiting again.
+    `to` may be one of the sources: a letter that failed once is waiting again.
     """
     return Transition(sources, to)
 

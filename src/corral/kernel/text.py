@@ -6,7 +6,6 @@ rejected here, so that the engines behave the same.
 
 import math
 import re
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
@@ -107,9 +106,13 @@ def encode_json(value: Any, field: str, *, max_bytes: int = MAX_BODY) -> str:
     try:
         encoded = _encode(value)
     except UnicodeEncodeError:
-        raise Invalid(f"{field} is not valid UTF-8. Convert it first.", field=field) from None
+        raise Invalid(
+            f"{field} is not valid UTF-8. Convert it first.", field=field, reason="not_utf8"
+        ) from None
     except RecursionError:
-        raise Invalid(f"{field} is nested too deeply. Flatten it.", field=field) from None
+        raise Invalid(
+            f"{field} is nested too deeply. Flatten it.", field=field, reason="nested_too_deeply"
+        ) from None
     except (TypeError, msgspec.MsgspecError) as error:
         raise Invalid(f"{field} cannot be encoded as JSON: {error}.", field=field) from None
     if len(encoded) > max_bytes:
@@ -128,9 +131,7 @@ def encode_json(value: Any, field: str, *, max_bytes: int = MAX_BODY) -> str:
             limit=MAX_DEPTH,
             reason="nested_too_deeply",
         )
-    if b"\\u0000" in encoded and _has_any(
-        value, lambda part: isinstance(part, str) and "\0" in part
-    ):
+    if b"\\u0000" in encoded and _has_nul(value):
         raise Invalid(
             f"{field} contains a NUL character. Remove it.", field=field, reason="nul_byte"
         )
@@ -192,14 +193,14 @@ def _has_non_finite_number(value: Any) -> bool:
     return False
 
 
-def _has_any(value: Any, test: Callable[[Any], bool]) -> bool:
-    """Whether a test holds for any part of a value, including keys.
+def _has_nul(value: Any) -> bool:
+    """Whether any text in a value, including keys, contains a NUL character.
 
     The encoded text cannot tell: a string with a literal backslash-u-0000 looks like a NUL there.
     """
     plain = value if isinstance(value, dict | list | tuple | float) else msgspec.to_builtins(value)
     if isinstance(plain, dict):
-        return any(_has_any(part, test) for pair in plain.items() for part in pair)
+        return any(_has_nul(part) for pair in plain.items() for part in pair)
     if isinstance(plain, list | tuple):
-        return any(_has_any(part, test) for part in plain)
-    return test(plain)
+        return any(_has_nul(part) for part in plain)
+    return isinstance(plain, str) and "\0" in plain

@@ -150,9 +150,10 @@ class MatrixAdapter(BaseAdapter):
         """Return the new events of a room, oldest first, including those that the sync left out."""
         events = list(timeline.get("events", []))
         if timeline.get("limited") and timeline.get("prev_batch"):
-            missing = list(self._read_gap(room, str(timeline["prev_batch"]), cursor))
-            if len(missing) > MAX_GAP_PAGES * 100:
-                unreadable[f"before {missing[-1]['event_id']}"] = f"too many new events in {room}"
+            missing, is_cut = self._read_gap(room, str(timeline["prev_batch"]), cursor)
+            if is_cut:
+                oldest = _read_event_id(missing[-1])
+                unreadable[f"before {oldest}"] = f"too many new events in {room}"
             events = [*reversed(missing), *events]
         # Events before our invitation or join are not for us.
         joins = [number for number, event in enumerate(events) if self._is_our_join(event)]
@@ -166,13 +167,16 @@ class MatrixAdapter(BaseAdapter):
         now = event.get("content", {}).get("membership")
         return now == "invite" or (now == "join" and before not in ("invite", "join"))
 
-    def _read_gap(self, room: str, start: str, end: str) -> Iterator[dict[str, Any]]:
-        for _ in range(MAX_GAP_PAGES + 1):
+    def _read_gap(self, room: str, start: str, end: str) -> tuple[list[dict[str, Any]], bool]:
+        """Return the events of a gap, newest first, and whether the oldest ones were left out."""
+        events: list[dict[str, Any]] = []
+        for _ in range(MAX_GAP_PAGES):
             page = self._read_page(room, start, end)
-            yield from page.get("chunk", [])
+            events += page.get("chunk", [])
             if not page.get("chunk") or not page.get("end"):
-                return
+                return events, False
             start = str(page["end"])
+        return events, True
 
     def _read_page(
         self, room: str, start: str | None = None, end: str | None = None

@@ -4,6 +4,7 @@ The Bot API has neither idempotency keys nor a history. Whether an unconfirmed m
 cannot be determined, so the policy of the channel decides about a retry.
 """
 
+import mimetypes
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
@@ -36,6 +37,8 @@ from corral.adapters.channels.message_text import has_mention
 
 BASE = "https://api.telegram.org"
 MAX_FILE_BYTES = 20 << 20  # the download limit for bots
+EXTENSIONS = {"document": "", "audio": ".mp3", "video": ".mp4", "voice": ".ogg", "photo": ".jpg"}
+"""Extensions of files without a name and without a known MIME type, by kind."""
 UPDATES = ["message", "edited_message", "callback_query"]
 
 
@@ -156,15 +159,16 @@ class TelegramAdapter(BaseAdapter):
         )
 
     def _download_files(self, message: dict[str, Any]) -> list[RawAttachment]:
-        files = [
-            message[name] for name in ("document", "audio", "video", "voice") if name in message
+        files: list[tuple[str, dict[str, Any]]] = [
+            (kind, message[kind])
+            for kind in ("document", "audio", "video", "voice")
+            if kind in message
         ]
         if photos := message.get("photo"):
-            files.append(photos[-1])
-        return [self._download_file(file) for file in files]
+            files.append(("photo", photos[-1]))
+        return [self._download_file(_name_file(kind, file), file) for kind, file in files]
 
-    def _download_file(self, file: dict[str, Any]) -> RawAttachment:
-        name = str(file.get("file_name") or "photo.jpg")
+    def _download_file(self, name: str, file: dict[str, Any]) -> RawAttachment:
         size = int(file.get("file_size") or 0)
         kind = file.get("mime_type")
         try:
@@ -247,6 +251,14 @@ class TelegramAdapter(BaseAdapter):
             self._api.request_json(
                 "POST", "sendChatAction", json={"chat_id": place, "action": "typing"}, seconds=5.0
             )
+
+
+def _name_file(kind: str, file: dict[str, Any]) -> str:
+    """Return the name of a file; without one, its kind with the extension of its MIME type."""
+    if name := file.get("file_name"):
+        return str(name)
+    extension = mimetypes.guess_extension(str(file.get("mime_type") or ""))
+    return f"{kind}{extension or EXTENSIONS[kind]}"
 
 
 def _parse_number(id: str | None) -> int:

@@ -169,9 +169,6 @@ class Redactor:
         self._max_prefix = max(map(len, forms), default=1) - 1
         self._spread_start = _compile_spread_start(forms, self._encoded) if forms else None
         self._patterns = TOKEN_PATTERNS if shapes else ()
-        self._needles: dict[tuple[bytes, bytes], list[int]] = {}
-        for kind, pattern in enumerate(self._patterns):
-            self._needles.setdefault((pattern.rare_byte, pattern.needle), []).append(kind)
         self._context = b""
         self._held = b""
         self._tail: Pattern | None = None
@@ -260,10 +257,9 @@ class Redactor:
         ):
             starts = self._spread_start.finditer(text, at)
             candidates += [(match.start(), _SPREAD) for match in starts]
-        for (rare_byte, needle), kinds in self._needles.items():
-            if rare_byte in text and needle in text:
-                for kind in kinds:
-                    candidates += [(start, kind) for start in self._patterns[kind].starts(text)]
+        for kind, pattern in enumerate(self._patterns):
+            if pattern.may_occur(text):
+                candidates += [(start, kind) for start in pattern.starts(text)]
         if not last:
             candidates += self._iter_incomplete_candidates(text, at)
         if len(candidates) > 1:

@@ -97,6 +97,10 @@ class TokenPattern:
             rb"(?=" + prefix + rb")" + _START + rb"(?=" + pattern + rb"|(?:" + incomplete + rb")\Z)"
         )
 
+    def may_occur(self, text: bytes) -> bool:
+        """Whether the text may contain such a token; False is certain."""
+        return self.rare_byte in text and self.needle in text
+
     def starts(self, text: bytes) -> list[int]:
         """Return the offsets where a token may begin."""
         needle, back, prefix = self.needle, self.back, self.prefix
@@ -132,7 +136,7 @@ class _PrefixGroup(TokenPattern):
 
 
 class _AfterPrefix(TokenPattern):
-    """A token that follows its prefix: the login of a URL, the value of a header."""
+    """A token that follows its prefix, such as the login of a URL."""
 
     @cached_property
     def pattern(self) -> Pattern:
@@ -144,6 +148,18 @@ class _AfterPrefix(TokenPattern):
 
     def starts(self, text: bytes) -> list[int]:
         return [match.end() for match in self.prefix.finditer(text)]
+
+
+class _HeaderValue(_AfterPrefix):
+    """The value of a header. The names of headers and schemes are case-insensitive."""
+
+    @cached_property
+    def prefix(self) -> Pattern:
+        return re.compile(self._prefix, re.IGNORECASE)
+
+    def may_occur(self, text: bytes) -> bool:
+        is_possible = self.rare_byte in text or self.rare_byte.upper() in text
+        return is_possible and self.needle in text.lower()
 
 
 def _make_token(
@@ -159,15 +175,9 @@ def _make_token(
     return kind(needle, prefix or re.escape(needle), pattern, incomplete, tail, back=back)
 
 
-def _after_prefix(
-    needle: bytes, prefix: bytes, pattern: bytes, incomplete: bytes, tail: bytes | None
-) -> TokenPattern:
-    return _AfterPrefix(needle, prefix, pattern, incomplete, tail, back=0)
-
-
 _HEADER = (
     rb"uthorization\\?[\"']?[ \t]{0,4}[:=][ \t]{0,4}\\?[\"']?"
-    rb"(?:[Bb]earer|BEARER|[Bb]asic|[Tt]oken)[ \t]{1,4}"
+    rb"(?:bearer|basic|token)[ \t]{1,4}"
 )
 _LOGIN = rb"[^\s/?#@:\"'<>\\]"
 _PASSWORD = rb"[^\s/?#@\"'<>\\]"
@@ -245,19 +255,21 @@ TOKEN_PATTERNS: tuple[TokenPattern, ...] = (
         back=2,
     ),
     # The login of a URL. The "@" after it is rarer than the "://" before it.
-    _after_prefix(
+    _AfterPrefix(
         b"@",
         rb"://(?=" + _LOGIN + rb"{0,64}:" + _PASSWORD + rb"{1,256}@)",
         rb"(?<=://)" + _LOGIN + rb"{0,64}:" + _PASSWORD + rb"{1,256}(?=@)",
         rb"(?<=://)" + _LOGIN + rb"{0,64}(?::" + _PASSWORD + rb"{0,256})?",
         None,
+        back=0,
     ),
-    _after_prefix(
+    _HeaderValue(
         b"uthorization",
         _HEADER,
         rb"[A-Za-z0-9._~+/=-]{4,}",
         rb"[A-Za-z0-9._~+/=-]{0,4}",
         rb"[A-Za-z0-9._~+/=-]*",
+        back=0,
     ),
 )
 URL_LOGIN = len(TOKEN_PATTERNS) - 2

@@ -293,13 +293,13 @@ class AcpClient:
         ok = reason in SUCCESSFUL_STOP_REASONS
         facts: list[ProviderFact | PromptResult] = [
             *self._flush(),
-            *self._used(get_dict(result, "usage")),
+            *self._read_usage(get_dict(result, "usage")),
         ]
         self._tools.clear()
         self._reported_calls.clear()
         return [*facts, ResultFact(ok, None if ok else reason), PromptResult(ok, reason)]
 
-    def _used(self, usage: dict[str, Any]) -> list[ProviderFact]:
+    def _read_usage(self, usage: dict[str, Any]) -> list[ProviderFact]:
         """Return the usage of a prompt.
 
         The agent reports tokens per prompt, but the cost as a running total of the session.

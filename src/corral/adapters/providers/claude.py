@@ -140,19 +140,19 @@ class ClaudeParser(JsonLinesParser):
     def read(self, message: dict[str, Any]) -> list[ProviderFact]:
         match message.get("type"):
             case "system":
-                return self._system(message)
+                return self._read_system(message)
             case "assistant":
-                return self._assistant(message)
+                return self._read_assistant(message)
             case "user":
-                return self._user(message)
+                return self._read_user(message)
             case "result":
-                return self._result(message)
+                return self._read_result(message)
             case "rate_limit_event":
-                return self._rate(get_dict(message, "rate_limit_info"))
+                return self._read_rate_limit(get_dict(message, "rate_limit_info"))
             case _:
                 return []
 
-    def _system(self, message: dict[str, Any]) -> list[ProviderFact]:
+    def _read_system(self, message: dict[str, Any]) -> list[ProviderFact]:
         match message.get("subtype"):
             case "init":
                 session = get_text(message, "session_id")
@@ -175,12 +175,12 @@ class ClaudeParser(JsonLinesParser):
             case _:
                 return []
 
-    def _assistant(self, message: dict[str, Any]) -> list[ProviderFact]:
+    def _read_assistant(self, message: dict[str, Any]) -> list[ProviderFact]:
         body = get_dict(message, "message")
         error = get_text(message, "error")
         if error or get_text(body, "model") == "<synthetic>":
-            return self._limit(extract_text(body.get("content")), message) if error else []
-        self._count(body)
+            return self._detect_limit(extract_text(body.get("content")), message) if error else []
+        self._count_usage(body)
         if get_text(message, "parent_tool_use_id"):
             return []  # the turns of a sub-agent are not part of this conversation
         facts: list[ProviderFact] = []
@@ -193,7 +193,7 @@ class ClaudeParser(JsonLinesParser):
                 facts.append(tool_call(call, name, block.get("input")))
         return facts
 
-    def _count(self, body: dict[str, Any]) -> None:
+    def _count_usage(self, body: dict[str, Any]) -> None:
         key = get_text(body, "id")
         if key and (used := self.usage(body.get("usage"), get_text(body, "model"), None)):
             self._messages[key] = used
@@ -214,7 +214,7 @@ class ClaudeParser(JsonLinesParser):
         )
         return used if used.input or used.output or used.cache_read or used.cache_write else None
 
-    def _user(self, message: dict[str, Any]) -> list[ProviderFact]:
+    def _read_user(self, message: dict[str, Any]) -> list[ProviderFact]:
         if get_text(message, "parent_tool_use_id"):
             return []
         facts: list[ProviderFact] = []
@@ -234,7 +234,7 @@ class ClaudeParser(JsonLinesParser):
             )
         return facts
 
-    def _result(self, message: dict[str, Any]) -> list[ProviderFact]:
+    def _read_result(self, message: dict[str, Any]) -> list[ProviderFact]:
         facts: list[ProviderFact] = []
         failed = message.get("is_error") is not False
         detail = get_text(message, "result") or "; ".join(
@@ -246,7 +246,7 @@ class ClaudeParser(JsonLinesParser):
         self._before.clear()
         self._turn += 1
         if failed:
-            facts += self._limit(detail, message)
+            facts += self._detect_limit(detail, message)
         self._limited = False
         facts.append(ResultFact(not failed, shorten(detail) or None))
         return facts
@@ -275,7 +275,7 @@ class ClaudeParser(JsonLinesParser):
         models = {used.model for used in (*self._messages.values(), *self._before.values())}
         return models.pop() if len(models) == 1 else None
 
-    def _rate(self, info: dict[str, Any]) -> list[ProviderFact]:
+    def _read_rate_limit(self, info: dict[str, Any]) -> list[ProviderFact]:
         status = get_text(info, "status")
         reset = get_int(info, "resetsAt") * SECOND or None
         kind = (get_text(info, "rateLimitType") or "usage").replace("_", " ")
@@ -286,7 +286,7 @@ class ClaudeParser(JsonLinesParser):
             return [LogFact("warn", f"The {kind} limit is near.", {"reset_at": reset})]
         return []
 
-    def _limit(self, detail: str, message: dict[str, Any]) -> list[ProviderFact]:
+    def _detect_limit(self, detail: str, message: dict[str, Any]) -> list[ProviderFact]:
         if self._limited:
             return []
         status = get_int(message, "api_error_status")

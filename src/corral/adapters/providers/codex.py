@@ -127,13 +127,15 @@ class CodexParser(JsonLinesParser):
                 self._thread = get_text(message, "thread_id")
                 return [SessionFact(self._thread)] if self._thread else []
             case "item.started":
-                return self._began(get_dict(message, "item"))
+                return self._read_item_start(get_dict(message, "item"))
             case "item.completed":
-                return self._ended(get_dict(message, "item"))
+                return self._read_item_end(get_dict(message, "item"))
             case "turn.completed":
-                return [*self._used(get_dict(message, "usage")), ResultFact(True)]
+                return [*self._read_usage(get_dict(message, "usage")), ResultFact(True)]
             case "turn.failed":
-                return self._failed(get_text(message, "error", "message") or "The turn failed.")
+                return self._read_failure(
+                    get_text(message, "error", "message") or "The turn failed."
+                )
             case "error":
                 # A retry, or the message that `turn.failed` repeats.
                 return [
@@ -142,14 +144,14 @@ class CodexParser(JsonLinesParser):
             case _:
                 return []
 
-    def _began(self, item: dict[str, Any]) -> list[ProviderFact]:
+    def _read_item_start(self, item: dict[str, Any]) -> list[ProviderFact]:
         key = get_text(item, "id")
         if key is None or (call := _call(item)) is None:
             return []
         self._calls.add(key, call[0])
         return [tool_call(key, *call)]
 
-    def _ended(self, item: dict[str, Any]) -> list[ProviderFact]:
+    def _read_item_end(self, item: dict[str, Any]) -> list[ProviderFact]:
         match item.get("type"):
             case "agent_message":
                 return text_facts(get_text(item, "text") or "")
@@ -164,7 +166,7 @@ class CodexParser(JsonLinesParser):
         facts.append(tool_result(key, call[0], content, result=result, is_error=failed))
         return facts
 
-    def _used(self, usage: dict[str, Any]) -> list[ProviderFact]:
+    def _read_usage(self, usage: dict[str, Any]) -> list[ProviderFact]:
         cached = get_int(usage, "cached_input_tokens")
         written = get_int(usage, "cache_write_input_tokens")
         return [
@@ -179,7 +181,7 @@ class CodexParser(JsonLinesParser):
             )
         ]
 
-    def _failed(self, detail: str) -> list[ProviderFact]:
+    def _read_failure(self, detail: str) -> list[ProviderFact]:
         limit = parse_limit(detail, self.clock.now())
         return [*([limit] if limit else []), ResultFact(False, shorten(detail))]
 

@@ -96,20 +96,20 @@ class CopilotParser(JsonLinesParser):
         data = get_dict(message, "data")
         match message.get("type"):
             case "assistant.message":
-                return self._message(data)
+                return self._read_message(data)
             case "tool.execution_complete":
-                return self._tool(data)
+                return self._read_tool_result(data)
             case "session.error":
-                return self._failed(data)
+                return self._read_failure(data)
             case "session.warning" | "assistant.turn_retry":
                 detail = get_text(data, "message") or get_text(data, "reason") or "A warning."
                 return [LogFact("warn", shorten(detail, 4_096))]
             case "result":
-                return self._result(message)
+                return self._read_result(message)
             case _:
                 return []
 
-    def _message(self, data: dict[str, Any]) -> list[ProviderFact]:
+    def _read_message(self, data: dict[str, Any]) -> list[ProviderFact]:
         facts = text_facts(get_text(data, "content") or "")
         for request in get_dicts(data, "toolRequests"):
             call, name = get_text(request, "toolCallId"), get_text(request, "name")
@@ -117,7 +117,7 @@ class CopilotParser(JsonLinesParser):
             facts.append(tool_call(call, name, request.get("arguments")))
         return facts
 
-    def _tool(self, data: dict[str, Any]) -> list[ProviderFact]:
+    def _read_tool_result(self, data: dict[str, Any]) -> list[ProviderFact]:
         call = get_text(data, "toolCallId")
         content = get_text(data, "result", "content") or get_text(data, "error", "message") or ""
         failed = data.get("success") is not True
@@ -125,7 +125,7 @@ class CopilotParser(JsonLinesParser):
         facts: list[ProviderFact] = [tool_result(call, name, content, is_error=failed)]
         return [*facts, *([DenialFact(name or "?", call)] if is_denial(data) else [])]
 
-    def _failed(self, data: dict[str, Any]) -> list[ProviderFact]:
+    def _read_failure(self, data: dict[str, Any]) -> list[ProviderFact]:
         detail = get_text(data, "message") or "The request failed."
         self._error = detail
         limit = parse_limit(detail, self.clock.now())
@@ -136,7 +136,7 @@ class CopilotParser(JsonLinesParser):
             limit = LimitFact(detail)
         return [limit] if limit else [LogFact("error", shorten(detail, 4_096))]
 
-    def _result(self, message: dict[str, Any]) -> list[ProviderFact]:
+    def _read_result(self, message: dict[str, Any]) -> list[ProviderFact]:
         session = get_text(message, "sessionId")
         detail, self._error = self._error, None
         ok = message.get("exitCode") == 0

@@ -129,13 +129,13 @@ class GeminiParser(JsonLinesParser):
                 self._text += get_text(message, "content") or ""
                 return self._flush() if len(self._text) > MAX_CONTENT else []
             return [*self._flush(), *text_facts(get_text(message, "content") or "")]
-        return [*self._flush(), *self._event(str(kind), message)]
+        return [*self._flush(), *self._read_event(str(kind), message)]
 
     def _flush(self) -> list[ProviderFact]:
         content, self._text = self._text, ""
         return text_facts(content)
 
-    def _event(self, kind: str, message: dict[str, Any]) -> list[ProviderFact]:
+    def _read_event(self, kind: str, message: dict[str, Any]) -> list[ProviderFact]:
         match kind:
             case "init":
                 session = get_text(message, "session_id")
@@ -158,11 +158,11 @@ class GeminiParser(JsonLinesParser):
                     LogFact("warn", shorten(get_text(message, "message") or "An error.", 4_096))
                 ]
             case "result":
-                return self._result(message)
+                return self._read_result(message)
             case _:
                 return []
 
-    def _result(self, message: dict[str, Any]) -> list[ProviderFact]:
+    def _read_result(self, message: dict[str, Any]) -> list[ProviderFact]:
         facts: list[ProviderFact] = []
         for model, stats in get_dict(message, "stats", "models").items():
             cached = get_int(stats, "cached")

@@ -94,8 +94,8 @@ class QwenParser(ClaudeParser):
             )
         ]
 
-    def _result(self, message: dict[str, Any]) -> list[ProviderFact]:
-        facts = super()._result(message)
+    def _read_result(self, message: dict[str, Any]) -> list[ProviderFact]:
+        facts = super()._read_result(message)
         detail = get_text(message, "result") or ""
         if not detail.startswith(_REFUSED):
             return facts

@@ -15,18 +15,18 @@ def probe_version(program: str, args: tuple[str, ...] = ("--version",)) -> str |
 
     The result is cached by path, mtime and size, so the program runs again after an update.
     """
-    printed = _capture_version(program, args)
+    printed = _capture_output(program, args)
     number = _NUMBER.search(printed[:2_000]) if printed is not None else None
     return number[0] if number else None
 
 
 def has_option(program: str, option: str) -> bool:
     """Return whether the help of `program` lists an option; False if there is no help."""
-    printed = _capture_version(program, ("--help",))
+    printed = _capture_output(program, ("--help",))
     return printed is not None and re.search(rf"(?<!\S){re.escape(option)}\b", printed) is not None
 
 
-def _capture_version(program: str, args: tuple[str, ...]) -> str | None:
+def _capture_output(program: str, args: tuple[str, ...]) -> str | None:
     path = shutil.which(program)
     if path is None:
         return None

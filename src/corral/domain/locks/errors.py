@@ -30,12 +30,22 @@ def held_error(now: int, path: str, lock: Lock) -> Held:
     )
 
 
+def not_granted_error(path: str) -> Held:
+    """Build the error for a request that has no lock ahead of it, and is not granted yet."""
+    return Held(
+        f"The lock on {path} is free, but not granted yet. Request it again.",
+        path=path,
+        owner=None,
+        reason="locked",
+    )
+
+
 def lost_error(tx: Tx, lock: Lock) -> Held:
     """Build the error for an owner that has lost its lock."""
     if lock.state in (LockState.HELD, LockState.WAITING, LockState.EXPIRED):
-        how = f"expired at {utc_time(lock.lease_until)}"
+        how, reason = f"expired at {utc_time(lock.lease_until)}", LockState.EXPIRED
     else:
-        how = f"is {lock.state}"
+        how, reason = f"is {lock.state}", lock.state
     holders = [
         other
         for other in candidates.list_candidates(tx, lock.project_id, lock.path)
@@ -51,7 +61,7 @@ def lost_error(tx: Tx, lock: Lock) -> Held:
         path=lock.path,
         fence=lock.fence,
         owner=holders[0].owner if holders else None,
-        reason="expired",
+        reason=reason.value,
     )
 
 

@@ -68,6 +68,10 @@ class SourceFile(NamedTuple):
     seen_tables: Sequence[str] = ()
     """Tables that were imported when the file was opened before."""
 
+    def without_owner(self) -> "SourceFile":
+        """Return the file with the same tables, as one that belongs to no row."""
+        return SourceFile(self.path, self.signature, self.tables)
+
 
 class ToolMapping(NamedTuple):
     """The mapping of a tool."""

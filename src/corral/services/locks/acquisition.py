@@ -61,7 +61,9 @@ def acquire(
     try:
         current = _wait_until_granted(database, lock.id, timeout_ms)
         if current.state is LockState.WAITING:
-            raise database.read(partial(_blocked_error, lock=current))
+            current, blocked = database.read(partial(_find_blocker, lock=lock.id))
+            if blocked is not None:
+                raise blocked
         return current
     except BaseException:
         _leave_queue(database, lock)
@@ -87,8 +89,9 @@ def wait_for_lock(database: "Database", lock: str, *, timeout_ms: int | None = N
     """
     current = _wait_until_granted(database, lock, timeout_ms)
     if current.state is LockState.WAITING:
-        blocked = database.read(partial(_blocked_error, lock=current))
-        raise NotYet(blocked.message, **blocked.details)
+        current, blocked = database.read(partial(_find_blocker, lock=lock))
+        if blocked is not None:
+            raise NotYet(blocked.message, **blocked.details)
     return current
 
 
@@ -117,10 +120,21 @@ def _wait_until_granted(database: "Database", lock: str, timeout_ms: int | None)
     return current
 
 
-def _blocked_error(tx: Tx, lock: Lock) -> Held:
-    """Build the error that names the first lock ahead of a waiting one."""
-    ahead = queries.list_blocking(tx, lock)
-    return errors.held_error(tx.now, lock.path, ahead[0] if ahead else lock)
+def _find_blocker(tx: Tx, lock: str) -> tuple[Lock, Held | None]:
+    """Return a lock, and if it still waits, the error that names the first lock ahead of it.
+
+    Reads both in one transaction, because the last blocker may end after the timeout. Raises Held
+    when the queue position was lost.
+    """
+    current = ops.get(tx, lock)
+    if current.state is LockState.HELD:
+        return current, None
+    if current.state is not LockState.WAITING:
+        raise errors.lost_error(tx, current)
+    ahead = queries.list_blocking(tx, current)
+    if not ahead:  # the blocker's lease has ended, but it was not expired yet
+        return current, errors.not_granted_error(current.path)
+    return current, errors.held_error(tx.now, current.path, ahead[0])
 
 
 def _leave_queue(database: "Database", lock: Lock) -> None:

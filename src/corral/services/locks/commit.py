@@ -55,12 +55,14 @@ def commit(
     top = git.find_worktree_root(os.path.realpath(folder))
     if top is None:
         raise Refused(f"{folder} is not in a git repository.", dir=folder)
-    place = find_project_path(database, top)
+    location = find_project_path(database, top)
     changes = _list_changes(top)
-    lock_paths = {name: _get_lock_path(place, name) for name in changes}
-    held = [lock.path for lock in _list_held(database, owner, place) if lock.run_id in (None, run)]
+    lock_paths = {name: _get_lock_path(location, name) for name in changes}
+    held = [
+        lock.path for lock in _list_held(database, owner, location) if lock.run_id in (None, run)
+    ]
     locked = _match_names(lock_paths, held)
-    chosen = sorted(locked | _find_named(place, top, folder, files, lock_paths))
+    chosen = sorted(locked | _find_named(location, top, folder, files, lock_paths))
     _require_unlocked_by_others(database, top, chosen or [*lock_paths], owner, run)
     if not chosen:
         raise Refused(
@@ -77,7 +79,7 @@ def commit(
         commit_id = commits.commit_files(
             top, text, chosen, new=new, environment=_build_hook_env(owner, database)
         )
-        _record_touches(database, place, owner, [lock_paths[name] for name in chosen])
+        _record_touches(database, location, owner, [lock_paths[name] for name in chosen])
     left = sorted({*changes} - {*chosen})
     return CommitResult(
         commit_id,
@@ -88,12 +90,16 @@ def commit(
 
 
 def _find_named(
-    place: ProjectPath, top: str, folder: str, files: Sequence[str], lock_paths: Mapping[str, str]
+    location: ProjectPath,
+    top: str,
+    folder: str,
+    files: Sequence[str],
+    lock_paths: Mapping[str, str],
 ) -> set[str]:
     """Return the changed files that the caller named; raises Refused for an unchanged one."""
     named: set[str] = set()
     for file in files:
-        pattern = _resolve_lock_pattern(place, top, os.path.join(folder, file), lock_paths)
+        pattern = _resolve_lock_pattern(location, top, os.path.join(folder, file), lock_paths)
         matches = _match_names(lock_paths, [pattern])
         if not matches:
             raise Refused(f"{file} has no changes to commit.", file=file)
@@ -111,12 +117,12 @@ def _match_names(lock_paths: Mapping[str, str], patterns: Sequence[str]) -> set[
 
 
 def _record_touches(
-    database: Database, place: ProjectPath, owner: str, paths: Sequence[str]
+    database: Database, location: ProjectPath, owner: str, paths: Sequence[str]
 ) -> None:
     for path in paths:
         with suppress(Invalid):  # a symlink that leads out of the project
             database.write(
-                partial(touches.record_touch, project=place.project.id, path=path, agent=owner)
+                partial(touches.record_touch, project=location.project.id, path=path, agent=owner)
             )
 
 
@@ -130,29 +136,29 @@ def _list_changes(top: str) -> dict[str, str]:
 
 
 def _resolve_lock_pattern(
-    place: ProjectPath, top: str, path: str, lock_paths: Mapping[str, str]
+    location: ProjectPath, top: str, path: str, lock_paths: Mapping[str, str]
 ) -> str:
     """Return the lock pattern for a path that the caller named."""
     name = os.path.relpath(os.path.join(top, path), top)
     if name in lock_paths:
         return lock_paths[name]
-    project_path = os.path.join(place.path, git.decode_name(name))
-    return resolve.resolve_pattern(place.project, project_path, lockable=False)
+    project_path = os.path.join(location.path, git.decode_name(name))
+    return resolve.resolve_pattern(location.project, project_path, lockable=False)
 
 
-def _get_lock_path(place: ProjectPath, name: str) -> str:
+def _get_lock_path(location: ProjectPath, name: str) -> str:
     """Return the lock path of a file in this worktree."""
-    project_path = os.path.join(place.path, git.decode_name(name))
-    path = resolve.to_literal_pattern(place.project, project_path)
+    project_path = os.path.join(location.path, git.decode_name(name))
+    path = resolve.to_literal_pattern(location.project, project_path)
     assert path is not None, "the worktree is inside the project"
     return path
 
 
-def _list_held(database: Database, owner: str, place: ProjectPath) -> list[Lock]:
+def _list_held(database: Database, owner: str, location: ProjectPath) -> list[Lock]:
     return [
         lock
         for lock in iter_all(partial(list_locks, database), agent=owner, limit=200)
-        if lock.project_id == place.project.id
+        if lock.project_id == location.project.id
         and lock.state is LockState.HELD
         and lock.mode is LockMode.EXCLUSIVE
     ]

@@ -87,8 +87,7 @@ def _list_live_dirs(tx: Tx) -> list[tuple[str, str]]:
     """Return the project directory and the working directory of each live run of this machine."""
     return [
         (projects.get(tx, run.project_id).dir if run.project_id else run.cwd, run.cwd)
-        for run in _list_live_runs(tx)
-        if run.host == process.host()
+        for run in _list_local_runs(tx)
     ]
 
 
@@ -120,19 +119,21 @@ def _try_merges(
     return conflicts
 
 
-def _list_live_runs(tx: Tx) -> list[Run]:
-    """Return the runs that have a process, newest first."""
-    live: list[Run] = []
-    while page := runs.list_active(tx, after=live[-1].id if live else ""):
-        live += page
-    return live[::-1]
+def _list_local_runs(tx: Tx) -> list[Run]:
+    """Return the runs that have a process on this machine, oldest first.
+
+    A run of another machine is not in a local worktree, even if its path is the same.
+    """
+    active: list[Run] = []
+    while page := runs.list_active(tx, after=active[-1].id if active else ""):
+        active += page
+    return [run for run in active if run.host == process.host()]
 
 
 def _list_sides(tx: Tx, trees: Sequence[worktree_registry.ListedWorktree]) -> list[ConflictSide]:
     """Return each worktree with its run; of several runs, the newest."""
-    run_of = {
-        _find_tree(trees, os.path.realpath(run.cwd)): run for run in reversed(_list_live_runs(tx))
-    }
+    # Oldest first, so the newest run replaces the others.
+    run_of = {_find_tree(trees, os.path.realpath(run.cwd)): run for run in _list_local_runs(tx)}
     return [
         ConflictSide(tree.folder, tree.branch, _find_owner(tx, run), run.id)
         if (run := run_of.get(tree)) is not None

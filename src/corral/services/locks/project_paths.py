@@ -58,13 +58,13 @@ def find_project_paths(database: "Database", path: str) -> list[ProjectPath]:
     folder the result includes the projects inside it.
     """
 
-    def measure_distance(place: ProjectPath) -> tuple[bool, int]:
-        return len(place.project.dir) > len(place.path), -len(place.project.dir)
+    def measure_distance(location: ProjectPath) -> tuple[bool, int]:
+        return len(location.project.dir) > len(location.path), -len(location.project.dir)
 
     return [
-        place
+        location
         for name in _list_names(path)
-        for place in sorted(
+        for location in sorted(
             (ProjectPath(project, name) for project in _list_near_projects(database, name)),
             key=measure_distance,
         )
@@ -83,14 +83,14 @@ def find_commit_conflicts(
     `names` are paths as git prints them, relative to the top of the worktree.
     """
     conflicts: list[LockConflict] = []
-    for place in find_project_paths(database, top):
-        paths = [os.path.join(place.path, name) for name in names]
+    for location in find_project_paths(database, top):
+        paths = [os.path.join(location.path, name) for name in names]
         for first in range(0, len(paths), queries.MAX_PATHS):
             batch = paths[first : first + queries.MAX_PATHS]
             conflicts += database.read(
                 partial(
                     queries.find_conflicts,
-                    project=place.project.id,
+                    project=location.project.id,
                     paths=batch,
                     agent=agent,
                     run=run,

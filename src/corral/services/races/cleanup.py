@@ -192,7 +192,7 @@ def reclaim(database: Database) -> list[AttemptLeftover]:
     leftovers = _finish_removals([_clean_orphan(orphan, confirm=True) for orphan in old])
     leftovers += _clean_pinned_commits(database, confirm=True)
     for entry in worktree_pool.list_entries(str(pool_folder())):
-        if entry.kept_at < before or not os.path.isdir(entry.repository):
+        if entry.added_at < before or not os.path.isdir(entry.repository):
             leftovers.append(_clean_pooled(entry, removable=True, confirm=True))
     worktree_pool.delete_abandoned(str(pool_folder()))
     # Ports of races that were deleted with their project, of any store.

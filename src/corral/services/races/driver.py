@@ -105,14 +105,17 @@ class RoundDriver:
             race = self._read(lambda tx: queries.get(tx, lease.race_id))
             round = next(other for other in race.rounds if other.id == lease.id)
             context = RoundContext(race, round, lease)
-            # A list, so that each step runs, whether or not an earlier one did anything.
+            # A list, so that each step runs, whatever an earlier one returned.
             results = [step(context) for step in self._choose_steps(round)]
             if not any(results):
                 return changed
             changed = True
 
     def _choose_steps(self, round: Round) -> Sequence[Callable[[RoundContext], bool]]:
-        """Return the steps for the state of a round; each returns whether it did anything."""
+        """Return the steps for the state of a round.
+
+        Each step returns whether the steps must run again.
+        """
         if round.state is RoundState.RUNNING:
             return (
                 self._cancel_losers,

@@ -170,9 +170,17 @@ def parse_verdict(text: str, labels: dict[str, str]) -> tuple[list[list[str]] | 
     reason = (
         explanation if isinstance(explanation, str) else msgspec.json.encode(explanation).decode()
     )
-    for label, id in labels.items():
-        reason = re.sub(rf"\b{re.escape(label)}\b(?=[^\w]|$)", f"{label} ({id})", reason, count=1)
-    return ranking, reason
+    return ranking, _append_legend(reason, labels)
+
+
+def _append_legend(reason: str, labels: dict[str, str]) -> str:
+    """Append the attempts of the labels in a reason.
+
+    They are not inserted into the text: the label A is also a word.
+    """
+    words = {*re.findall(r"\w+", reason)}
+    legend = ", ".join(f"{label}: {id}" for label, id in labels.items() if label in words)
+    return f"{reason} [{legend}]" if legend else reason
 
 
 def _find_last_ranking(text: str) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """Using the winner of a round: export it, merge it, or graft files of another attempt onto it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -136,61 +136,62 @@ def graft(
     if other.commit is None or other.id == round.winner_id:
         what = "is the winner" if other.id == round.winner_id else "has no commit"
         raise Refused(f"Attempt {other.number} {what}. Graft from another.", attempt=other.id)
-    assert round.winner_commit is not None
     assert round.winner_id is not None
     # A unique name: concurrent grafts, or the rest of a crashed one, must not mix.
     name = f"graft-{round.number}-{uuid4().hex[:8]}"
-    folder = races_folder() / race.id / name
-    branch = f"{refs.make_branch_name(race, round.number, 0, 1).rpartition('/')[0]}/{name}"
-    with git.refuse_write_errors(str(folder.parent)):
-        create_race_folder(database, race)
-        worktrees.create(race.repository, str(folder), branch, base=round.winner_commit)
     message = (
         f"{race.name}\n\nGrafted from attempt {other.number}: {', '.join(_describe(files, hunks))}"
     )
-    done = merges.graft_changes(
-        race.repository, str(folder), other.commit, message=message, files=files, hunks=hunks
-    )
-    checks: list[CheckResult] = []
-    if done.conflicts:
-        conflicts = ", ".join(f"{clash.name} ({clash.why})" for clash in done.conflicts[:5])
-        why, kept = f"conflicts: {conflicts}", False
-    else:
-        assert done.commit is not None
-        checks = run_checks(database, race, str(folder), None)
-        winner = next(attempt for attempt in round.attempts if attempt.id == round.winner_id)
-        why, kept = _compare(winner, checks)
-        if kept:
-            pin_commit(database, race, name, done.commit)
-    trial = GraftTrial(
-        attempt_id=other.id,
-        files=_describe(files, hunks),
-        commit=None if done.conflicts else done.commit,
-        checks=checks,
-        kept=kept,
-        reason=why,
-    )
-    return _record_graft(database, race, round, folder, trial)
+    with _trial_worktree(database, race, round, name) as folder:
+        done = merges.graft_changes(
+            race.repository, str(folder), other.commit, message=message, files=files, hunks=hunks
+        )
+        checks: list[CheckResult] = []
+        if done.conflicts:
+            conflicts = ", ".join(f"{clash.name} ({clash.why})" for clash in done.conflicts[:5])
+            why, kept = f"conflicts: {conflicts}", False
+        else:
+            assert done.commit is not None
+            checks = run_checks(database, race, str(folder), None)
+            winner = next(attempt for attempt in round.attempts if attempt.id == round.winner_id)
+            why, kept = _compare(winner, checks)
+            if kept:
+                pin_commit(database, race, name, done.commit)
+        trial = GraftTrial(
+            attempt_id=other.id,
+            files=_describe(files, hunks),
+            commit=None if done.conflicts else done.commit,
+            checks=checks,
+            kept=kept,
+            reason=why,
+        )
+        return database.write(lambda tx: selection.record_graft(tx, race.id, round, trial))
 
 
 def _describe(files: Sequence[str], hunks: Mapping[str, Sequence[int]]) -> list[str]:
     return [*files, *(f"{name}#{number}" for name, numbers in hunks.items() for number in numbers)]
 
 
-def _record_graft(
-    database: Database, race: Race, round: Round, folder: Path, trial: GraftTrial
-) -> Graft:
-    """Record a graft, and remove the worktree and the branch of the trial.
+@contextmanager
+def _trial_worktree(database: Database, race: Race, round: Round, name: str) -> Iterator[Path]:
+    """Create a worktree of the winner; on exit, remove it and its branch, also after an error.
 
     A kept commit is pinned in the repository; any other graft can be tried again.
     """
-    graft = database.write(lambda tx: selection.record_graft(tx, race.id, round, trial))
-    with suppress(Refused, OSError):
-        worktrees.remove(
-            race.repository, str(folder), delete_branch=True, despite={"dirty", "unmerged"}
-        )
-        remove_race_folder(str(folder.parent))
-    return graft
+    assert round.winner_commit is not None
+    folder = races_folder() / race.id / name
+    branch = f"{refs.make_branch_name(race, round.number, 0, 1).rpartition('/')[0]}/{name}"
+    with git.refuse_write_errors(str(folder.parent)):
+        create_race_folder(database, race)
+        worktrees.create(race.repository, str(folder), branch, base=round.winner_commit)
+    try:
+        yield folder
+    finally:
+        with suppress(Refused, OSError):
+            worktrees.remove(
+                race.repository, str(folder), delete_branch=True, despite={"dirty", "unmerged"}
+            )
+            remove_race_folder(str(folder.parent))
 
 
 def _compare(winner: Attempt, checks: Sequence[CheckResult]) -> tuple[str, bool]:

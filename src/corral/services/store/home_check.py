@@ -64,7 +64,7 @@ def _check_permissions(home: Path, fix: bool) -> Finding:
         return Finding("files", "ok", "All files of the home are private to their user.")
     names = _join(paths)
     if fix:
-        return Finding("files", "ok", f"{names}: was readable by other users and is private now.")
+        return Finding("files", "ok", f"Made private; other users could read: {names}.")
     return Finding(
         "files",
         "warning",

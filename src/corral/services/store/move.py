@@ -12,8 +12,7 @@ from corral import config
 from corral.db import connect
 from corral.db.database import Database
 from corral.db.move_target import void_target
-from corral.db.store_move import StoreMove, require_move_lock
-from corral.db.store_move import keep_here as remain
+from corral.db.store_move import StoreMove, keep_here, require_move_lock
 from corral.db.store_move_record import read_store_move
 from corral.db.types import Progress, no_progress
 from corral.domain.nodes import ops as nodes
@@ -119,7 +118,7 @@ def _cancel_move(database: Database) -> bool:
             void_target(target, record.move_id)
         finally:
             target.close()
-    remain(database)
+    keep_here(database)
     return True
 
 
