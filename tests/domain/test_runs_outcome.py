@@ -297,7 +297,7 @@ def test_only_the_supervisor_ends_a_supervised_run(
     store: Corral, create_run: Callable[[Corral], Run], operation: str
 ) -> None:
     run = create_run(store)
-    with refuses(store, Conflict) as refused:
+    with raises_without_change(store, Conflict) as refused:
         UNOBSERVED_ENDS[operation](store, run)
     assert refused.value.details["reason"] == "run_active"
     assert store.internal.runs.end(run, ExitStatus(exit_code=4)).exit_code == 4
