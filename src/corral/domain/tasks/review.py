@@ -101,7 +101,7 @@ def begin_check(tx: Tx, task: str) -> Task:
 
 
 def begin_next_check(tx: Tx) -> Task | None:
-    """Claim the check that waits the longest.
+    """Claim the check that waits the longest, if there is one.
 
     None when no check waits, or when another process has just claimed it.
     """
