@@ -6,7 +6,7 @@ import corral
 from corral.api import Corral
 from corral.domain.decisions.model import Decision
 from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
-from corral.kernel.errors import Conflict, Invalid, Refused
+from corral.kernel.errors import Conflict, Invalid, NotYet, Refused
 from tests.support.grouped_cases import each_case
 from tests.support.store import list_events, raises_without_change, walk
 from tests.support.threads import Racer
@@ -45,7 +45,7 @@ def test_decision_is_recorded_with_rationale_and_alternatives(store: Corral) -> 
 def test_proposed_decision_waits_for_confirmation(store: Corral) -> None:
     decision = propose(store)
     assert decision.state == "proposed"
-    with raises_without_change(store, Refused):
+    with raises_without_change(store, NotYet):
         store.decisions.wait(decision.id, timeout_ms=1)
     waiter = Racer(lambda: store.decisions.wait(decision.id, timeout_ms=20_000))
     store.decisions.confirm(decision.id, by=ANN, reason="go")

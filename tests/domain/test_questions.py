@@ -7,7 +7,7 @@ import corral
 from corral.api import Corral
 from corral.domain.mail.model import Letter
 from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
-from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
+from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, NotYet, Refused
 from tests.support.grouped_cases import each_case
 from tests.support.store import list_events, raises_without_change, walk
 from tests.support.threads import Racer, race
@@ -143,7 +143,7 @@ def test_acknowledge_leaves_a_claimed_letter(store: Corral) -> None:
 
 def test_wait_times_out(store: Corral) -> None:
     question = store.questions.ask("Which?", asker="agent:ada")
-    with raises_without_change(store, Refused) as caught:
+    with raises_without_change(store, NotYet) as caught:
         store.questions.wait(question.id, timeout_ms=1)
     assert caught.value.details["state"] == "open"
 
