@@ -218,6 +218,7 @@ def test_every_write_of_a_replaced_supervisor_is_rejected(
     writes = {
         "heartbeat": lambda: store.internal.runs.heartbeat(replaced, output_bytes=9),
         "launch": lambda: store.internal.runs.launch(replaced),
+        "request_stop": lambda: store.internal.runs.request_stop(replaced.id, fence=replaced.fence),
         "restart": lambda: store.internal.runs.restart(
             replaced, held(), ExitStatus(exit_code=1), quick_failures=1
         ),

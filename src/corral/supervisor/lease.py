@@ -255,10 +255,21 @@ class RunLease:
     # -- end -----------------------------------------------------------------------------------
 
     def request_stop(self, kind: StopKind, reason: str | None = None) -> None:
-        """Stop the run because of a limit or a signal; the store is updated first, if reachable."""
+        """Stop the run because of a limit or a signal; the store is updated first, if reachable.
+
+        Has no effect when another supervisor has the run; the next heartbeat, now due, gives way.
+        """
         reason = outcome.sanitize(reason, outcome.MAX_REASON)
-        with self._best_effort():
-            self.run = self._store.internal.runs.request_stop(self.run.id, kind=kind, reason=reason)
+        try:
+            with self._store.server_timeout(self._beat_seconds):
+                self.run = self._store.internal.runs.request_stop(
+                    self.run.id, kind=kind, reason=reason, fence=self.run.fence
+                )
+        except Held:
+            self.next_beat = time.monotonic()
+            return
+        except CorralError:
+            pass  # the run is stopped all the same
         self.stop_reason = self.run.stop_reason or reason or outcome.DEFAULT_STOP_REASONS[kind]
 
     def park(self, limit: "LimitFact") -> bool:

@@ -131,13 +131,21 @@ def record(
 
 
 def request_stop(
-    tx: Tx, id: str, *, reason: str | None = None, kind: StopKind = StopKind.REQUESTED
+    tx: Tx,
+    id: str,
+    *,
+    reason: str | None = None,
+    kind: StopKind = StopKind.REQUESTED,
+    fence: int | None = None,
 ) -> Run:
     """Request that a run ends: a queued run is cancelled, a live one is ended by its supervisor.
 
-    Idempotent: the first reason is kept; raises IllegalMove when the run has ended.
+    Idempotent: the first reason is kept; raises IllegalMove when the run has ended. A supervisor
+    gives its `fence`; raises Held when another supervisor has the run.
     """
     run = sql.RUNS.get_for_update(tx, resolve_id(tx, id))
+    if fence is not None and fence != run.fence:
+        raise stale_fence_error(run.id, yours=fence, current=run.fence, owner=run.owner)
     text = outcome.DEFAULT_STOP_REASONS[kind] if reason is None else reason
     check_text(text, "The reason", max_bytes=MAX_REASON_BYTES)
     if run.state is RunState.QUEUED:
