@@ -446,7 +446,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "tasks.next_lease_end": (lambda c: c.tasks.next_lease_end(), {"tasks_by_lease"}),
     "tasks, the next check": (
-        lambda c: c.tasks.begin_next_check(),
+        lambda c: c.internal.tasks.begin_next_check(),
         {"tasks_to_check", "tasks_pkey", "settings_pkey"},
     ),
     "delegations.list": (lambda c: c.delegations.list(), {"delegations_active"}),

@@ -397,28 +397,31 @@ def test_check_runs_once_and_again_after_a_crash(
 ) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "true"})
     store.tasks.submit(claim(store, project), "done")
-    check = store.tasks.begin_next_check()
+    check = store.internal.tasks.begin_next_check()
     assert check is not None
-    assert store.tasks.begin_next_check() is None
+    assert store.internal.tasks.begin_next_check() is None
     with raises_without_change(store, Conflict):
         store.tasks.check("A")
     clock.advance(DAY)
     assert store.tasks.check_next() is not None
     assert board(store, project) == {"A": "done"}
     with unchanged(store):
-        assert store.tasks.conclude_check(check, CommandResult("true", 1)).state == "done"
+        assert store.internal.tasks.conclude_check(check, CommandResult("true", 1)).state == "done"
     assert store.tasks.check_next() is None
 
 
 def test_stale_check_result_is_ignored(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "true"})
     store.tasks.submit(claim(store, project), "done")
-    check = store.tasks.begin_next_check()
+    check = store.internal.tasks.begin_next_check()
     assert check is not None
     store.tasks.reject("A", "rejected by a person")
     store.tasks.submit(claim(store, project), "second result")
     with unchanged(store):
-        assert store.tasks.conclude_check(check, CommandResult("true", 0)).state == "submitted"
+        assert (
+            store.internal.tasks.conclude_check(check, CommandResult("true", 0)).state
+            == "submitted"
+        )
 
 
 def test_task_without_a_check_is_not_checked(store: Corral, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from corral.adapters import process
 from corral.adapters.http_client import RETRY_SECONDS
 from corral.api import Corral
 from corral.api.remote import RemoteCorral, repeat_until_result
+from corral.db.database import Database
+from corral.domain.locks.model import Lock, LockState
 from corral.domain.mail.model import Letter
 from corral.domain.runs.model import Run, RunState
 from corral.errors import (
@@ -28,6 +30,7 @@ from corral.errors import (
 from corral.kernel.clock import ManualClock
 from corral.kernel.exit_status import ExitStatus
 from corral.kernel.pagination import Page
+from corral.services.locks import acquisition
 from tests.support.errors import because
 from tests.support.home import SECONDS
 from tests.support.http_server import HttpServer, closed_port, run_http_server
@@ -187,6 +190,30 @@ def test_wait_without_result_ends_in_time(either: Corral, store: Corral) -> None
     with pytest.raises(Refused):
         either.runs.wait(run.id, timeout_ms=50)
     assert either.mail.claim("agent:ada", owner="o", wait_ms=50) == []
+
+
+def test_unlimited_wait_for_a_lock_outlives_one_request(
+    remote: Corral, store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first requests time out; the lock is granted after the second one began."""
+    project = store.projects.register(tmp_path).id
+    for name in ("ada", "ben"):
+        store.agents.create(name)
+    first = store.locks.acquire(project, "a.py", "agent:ada")
+    waiting = remote.locks.request(project, "a.py", "agent:ben")
+    monkeypatch.setattr("corral.api.remote.MAX_WAIT_MS", 50)
+    waits: list[int] = []
+    wait_for_lock = acquisition.wait_for_lock
+
+    def count_waits(database: Database, lock: str, *, timeout_ms: int | None = None) -> Lock:
+        waits.append(1)
+        if len(waits) == 2:
+            store.locks.release(first)
+        return wait_for_lock(database, lock, timeout_ms=timeout_ms)
+
+    monkeypatch.setattr(acquisition, "wait_for_lock", count_waits)
+    assert remote.locks.wait(waiting.id).state is LockState.HELD
+    assert len(waits) >= 2
 
 
 def test_unlimited_wait_continues_after_an_empty_result() -> None:

@@ -16,8 +16,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from corral.kernel import errors
-from corral.kernel.errors import CorralError, Invalid, Refused, StoreUnavailable
+from corral.kernel.errors import (
+    CorralError,
+    Invalid,
+    Refused,
+    StoreUnavailable,
+    error_from_code,
+)
 
 READ_TIMEOUT = 60.0  # the server answers long-polling calls earlier
 STREAM_TIMEOUT = 40.0  # of a stream; the server sends a heartbeat every 15 s
@@ -27,12 +32,6 @@ POLL_SECONDS = 0.25
 REDACTED_HEADER = "corral-redacted"
 """The response header that lists what was redacted before it was stored."""
 MAX_BUFFERED_EVENTS = 1_000  # events that are read ahead of the consumer
-
-_BY_CODE: dict[str, type[CorralError]] = {
-    found.code: found
-    for found in vars(errors).values()
-    if isinstance(found, type) and issubclass(found, CorralError)
-}
 
 
 class HttpResponse(NamedTuple):
@@ -197,11 +196,11 @@ class DaemonClient:
             code, message, details = error["code"], error["message"], dict(error["details"])
         except (msgspec.DecodeError, KeyError, TypeError):
             raise self._unexpected_response_error(f"it answered {response.status}") from None
-        kind = _BY_CODE.get(code)
-        if kind is StoreUnavailable:
-            raise StoreUnavailable(message, reason=details.pop("reason", "unreachable"), **details)
-        if kind is not None:
-            raise kind(message, **details)
+        if code == StoreUnavailable.code:
+            details.setdefault("reason", "unreachable")
+        known_error = error_from_code(code, message, details)
+        if type(known_error) is not CorralError:
+            raise known_error
         if code == "too_many":
             raise StoreUnavailable(message, reason="locked", **details)
         if response.status >= 500:

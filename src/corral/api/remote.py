@@ -27,7 +27,7 @@ from corral.db.types import Listener
 from corral.domain.events.model import Event
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.clock import SystemClock
-from corral.kernel.errors import Refused
+from corral.kernel.errors import NotYet, Refused
 from corral.kernel.unset import UNSET
 
 POLL_SECONDS = 0.2
@@ -312,9 +312,8 @@ def repeat_until_result(name: str, method: Callable[..., Any]) -> Callable[..., 
             kwargs[name] = max(0, min(left, MAX_WAIT_MS))
             try:
                 result = method(*args, **kwargs)
-            except Refused as error:
-                # A timeout has the state of what was waited for; other refusals have none.
-                if is_last_request or "state" not in error.details:
+            except NotYet:
+                if is_last_request:
                     raise
             else:
                 if result or is_last_request:

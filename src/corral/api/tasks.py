@@ -2,9 +2,11 @@
 
 import builtins
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from corral.api import agent_rules as rules
+from corral.api.internal.tasks import InternalTasks
 from corral.api.operation import Resource, operation, read, write
 from corral.api.policy import USES_FILES
 from corral.domain.delegations import ops as delegations
@@ -62,9 +64,6 @@ class Tasks(Resource):
     archive_ended = write(retention.archive_ended, repeatable=True)
     delegate = write(delegation.delegate, actor=("agent",), agent=rules.as_agent)
 
-    begin_check = write(review.begin_check)
-    begin_next_check = write(review.begin_next_check)
-    conclude_check = write(review.conclude_check, repeatable=True)
     next_lease_end = read(lifecycle.next_lease_end, mode="one")
     _release_due = write(lifecycle.release_due)
 
@@ -93,7 +92,7 @@ class Tasks(Resource):
 
         Raises Refused when the directory of the task is not on this machine.
         """
-        return self._check(self.begin_check(task))
+        return self._check(self._checks.begin_check(task))
 
     @operation()
     def check_next(self) -> Task | None:
@@ -101,12 +100,17 @@ class Tasks(Resource):
 
         A check whose directory is not on this machine is left to other machines for a while.
         """
-        while (begun := self.begin_next_check()) is not None:
+        while (begun := self._checks.begin_next_check()) is not None:
             try:
                 return self._check(begun)
             except Refused:
                 continue
         return None
+
+    @cached_property
+    def _checks(self) -> InternalTasks:
+        """The steps of a check: a process inside a run must not conclude one by itself."""
+        return InternalTasks(self._database)
 
     def _check(self, task: Task) -> Task:
         from corral.adapters.checks import run_check
@@ -130,7 +134,7 @@ class Tasks(Resource):
             timeout_ms=timeout_ms,
             environment={"CORRAL_TASK": task.id} | check_environment(self._database),
         )
-        return self.conclude_check(
+        return self._checks.conclude_check(
             task, CommandResult(task.check_command, ended.exit_code, ended.output)
         )
 

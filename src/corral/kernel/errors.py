@@ -48,7 +48,10 @@ class Ambiguous(Refused):
 
 
 class NotYet(Refused):
-    """A wait timed out. Clients see the code of `Refused`."""
+    """A wait timed out. Clients see the code of `Refused`, and `timed_out` in the details."""
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message, **details | {"timed_out": True})
 
 
 class Conflict(CorralError):
@@ -85,6 +88,8 @@ class StoreUnavailable(CorralError):
 
 def error_from_code(code: str, message: str, details: Mapping[str, Any]) -> CorralError:
     """Rebuild an error that another Corral process raised and sent as JSON."""
+    if code == NotYet.code and details.get("timed_out"):
+        return NotYet(message, **details)
     classes = [CorralError]
     for error_class in classes:
         if error_class.code == code:

@@ -3,8 +3,9 @@
 import os
 from typing import TYPE_CHECKING
 
-from corral.api.operation import Resource, operation
+from corral.api.operation import Resource, operation, write
 from corral.domain.runs.model import Run
+from corral.domain.tasks import review
 from corral.kernel.errors import Conflict, Invalid, Refused
 
 if TYPE_CHECKING:
@@ -12,9 +13,13 @@ if TYPE_CHECKING:
 
 
 class InternalTasks(Resource):
-    """The automatic start of ready tasks, for the task starter."""
+    """The automatic start of ready tasks, and the steps of a check."""
 
     noun = "task"
+
+    begin_check = write(review.begin_check, people_only=True)
+    begin_next_check = write(review.begin_next_check, people_only=True)
+    conclude_check = write(review.conclude_check, repeatable=True, people_only=True)
 
     @operation()
     def start_ready(self) -> list[Run]:

@@ -217,7 +217,7 @@ def release(app: App, locks: tuple[str, ...], all_: bool, agent: str | None) -> 
     if all_:
         released = []
         while page := app.store.locks.list(agent=owner, limit=200).items:
-            released += [app.store.locks.release(lock) for lock in page]
+            released += [app.store.locks.release(lock, agent=owner) for lock in page]
         app.show_list(released, _columns(app), empty=f"{owner} has no locks.")
         return
     released = [app.store.locks.release(lock, agent=owner) for lock in locks]

@@ -245,6 +245,8 @@ def release(tx: Tx, lock: Lock | str, *, agent: str | None = None) -> Lock:
 
 def _release(tx: Tx, lock: Lock) -> Lock:
     tx.serialize(f"locks:{lock.project_id}")
+    if lock.state is LockState.WAITING:  # it may have been granted before the line above
+        lock = sql.LOCKS.get(tx, lock.fence)
     released = _end(tx, lock, _release_verb(lock))
     _grant_waiting(tx, lock.project_id)
     return released

@@ -16,10 +16,10 @@ from corral.services.store.upkeep import try_upkeep
 if TYPE_CHECKING:
     from corral.db.database import Database
 
-# A waiting process renews its queue position every RENEW_SECONDS; without renewal the position
-# expires after POSITION_MS.
+# Without renewal, a queue position expires after POSITION_MS. A waiting process renews it when less
+# than RENEW_MS is left, also if each of its calls waits for a short time only.
 POSITION_MS = 30_000
-RENEW_SECONDS = 10.0
+RENEW_MS = 20_000
 MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
 
 
@@ -101,7 +101,6 @@ def _wait_until_granted(database: "Database", lock: str, timeout_ms: int | None)
     Raises Held when the queue position was lost.
     """
     deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
-    renewed_at = time.monotonic()
     with database.listener() as listener:
         while (current := _get(database, lock)).state is LockState.WAITING:
             left = MAX_SLEEP if deadline is None else deadline - time.monotonic()
@@ -110,10 +109,9 @@ def _wait_until_granted(database: "Database", lock: str, timeout_ms: int | None)
             if _has_due(database):
                 expire_due(database)
                 continue
-            if time.monotonic() - renewed_at > RENEW_SECONDS:
+            if current.lease_until - database.clock.now() < RENEW_MS:
                 renew = partial(ops.extend_wait, lock=current, wait_ms=POSITION_MS)
                 database.write(renew, repeatable=True)
-                renewed_at = time.monotonic()
             listener.wait(min(left, MAX_SLEEP))
     if current.state is not LockState.HELD:
         raise database.read(lambda tx: errors.lost_error(tx, current))
