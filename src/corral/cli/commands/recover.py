@@ -16,7 +16,7 @@ COLUMNS: Columns = (
 @click.command("recover", cls=Command)
 @pass_app
 def command(app: App) -> None:
-    """Record runs that have died, start what is due, and list the changes.
+    """Record the end of dead runs, start queued runs that are due, and list the changes.
 
     The daemon does this when it starts and while it runs. Without a daemon, call it after a crash
     or a reboot.

@@ -581,7 +581,7 @@ def archive(
 @click.option("--yes", "confirm", is_flag=True, help="Remove them; without this, only list them.")
 @pass_app
 def clean(app: App, project: str | None, confirm: bool) -> None:
-    """Remove the worktrees of ended tasks that contain nothing of their own."""
+    """Remove worktrees of ended tasks whose work is committed and merged."""
     leftovers = app.store.tasks.clean(resolve_project(app, project), confirm=confirm)
     show_leftovers(app, leftovers, TASK, confirmed=confirm)
 

@@ -18,7 +18,7 @@ COLUMNS = [
 ]
 
 
-@click.group("timer", cls=CommandGroup, help="Send a letter once, later.")
+@click.group("timer", cls=CommandGroup, help="Send a letter at a later time.")
 def command() -> None:
     pass
 
