@@ -27,7 +27,7 @@ from corral.domain.tasks.permissions import (
     require_claimant_or_lead,
 )
 from corral.domain.tasks.propagation import follow_up
-from corral.domain.tasks.queries import find, with_dependencies
+from corral.domain.tasks.queries import find_in_project, with_dependencies
 from corral.kernel.errors import Held, Refused
 from corral.kernel.lease import lease_expiry
 from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
@@ -63,7 +63,7 @@ def claim(
     for expired in tx.all(sql.EXPIRED, project=project_id, now=tx.now, limit=100):
         _return_task(tx, expired, LEASE_EXPIRED)
     if key is not None:
-        task: Task | None = _require_claimable(tx, find(tx, key, project_id), claimant)
+        task: Task | None = _require_claimable(tx, find_in_project(tx, key, project_id), claimant)
     else:
         requested_role = check_optional_text(role, "The role", max_bytes=MAX_NAME)
         task = _find_next_claimable(tx, project_id, claimant, requested_role)
