@@ -111,6 +111,10 @@ ALLOWED_FOR_QUEUE = {
     "SEARCH busy USING AUTOMATIC COVERING INDEX (project=?) LEFT-JOIN",
 }
 
+# The expired leases of one mailbox are sorted by number where they share an end. All of them are
+# locked, so the sort reads no further row.
+ALLOWED_FOR_LOCKS = {"Incremental Sort "}
+
 # Ids of the history start with a number and an x, so this prefix is enough.
 PROJECT = "prj_7x"
 QUESTION = "qst_40x"
@@ -1238,6 +1242,7 @@ def check_plans(
         allowed |= (
             ALLOWED_FOR_QUEUE if name in ("runs, next queued", "insights.task_cost") else set()
         )
+        allowed |= ALLOWED_FOR_LOCKS if name == "mail.claim of many in order" else set()
         faults = [fault for fault in plan.faults if fault not in allowed]
         assert not faults, f"{call.statement.text}\n\n{plan.text}"
         used |= plan.indexes

@@ -130,8 +130,8 @@ CLAIM_ONE_IN_ORDER = Query(
 LOCK_EXPIRED_LEASES = Statement(f"""
     SELECT seq FROM letters
     WHERE mailbox = :mailbox AND {IS_STARTED} AND due_at <= :now
-    -- One order for all callers, to avoid deadlocks.
-    ORDER BY due_at {{locked}}
+    -- One total order for all callers, to avoid deadlocks; the letters of a batch share due_at.
+    ORDER BY due_at, seq {{locked}}
 """)
 
 # Pick what is due (`ahead`), find the first letter of each priority that backs off (`stuck`), and
