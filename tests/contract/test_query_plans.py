@@ -510,24 +510,26 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"letters_by_key", "its queue position"},
     ),
     "mail.claim": (
-        lambda c: c._database.write(lambda tx: mail.claim(tx, "queue:busy", owner="o")),
+        lambda c: c._database.write(lambda tx: mail.claim_letters(tx, "queue:busy", owner="o")),
         {"letters_queue", "letters_pkey"},
     ),
     "mail.claim in order": (
-        lambda c: c._database.write(lambda tx: mail.claim(tx, "agent:busy", owner="o")),
+        lambda c: c._database.write(lambda tx: mail.claim_letters(tx, "agent:busy", owner="o")),
         {"letters_queue", "letters_started", "letters_pkey"},
     ),
     "mail.claim of many in order": (
-        lambda c: c._database.write(lambda tx: mail.claim(tx, "agent:busy", owner="o", limit=10)),
+        lambda c: c._database.write(
+            lambda tx: mail.claim_letters(tx, "agent:busy", owner="o", limit=10)
+        ),
         {"letters_queue", "letters_started", "letters_pkey"},
     ),
     # Added since PostgreSQL last gathered statistics, however many there are now.
     "mail.claim from a mailbox without statistics": (
-        lambda c: c._database.write(lambda tx: mail.claim(tx, "queue:new", owner="o")),
+        lambda c: c._database.write(lambda tx: mail.claim_letters(tx, "queue:new", owner="o")),
         {"letters_queue", "letters_pkey"},
     ),
     "mail.claim in order from a mailbox without statistics": (
-        lambda c: c._database.write(lambda tx: mail.claim(tx, "agent:new", owner="o")),
+        lambda c: c._database.write(lambda tx: mail.claim_letters(tx, "agent:new", owner="o")),
         {"letters_queue", "letters_started", "letters_pkey"},
     ),
     "mail.next_due": (lambda c: c.mail.next_due("agent:busy"), {"letters_queue"}),
