@@ -26,7 +26,7 @@ from corral.domain.tasks.permissions import (
     require_claimant,
     require_claimant_or_lead,
 )
-from corral.domain.tasks.propagation import follow_up
+from corral.domain.tasks.propagation import apply_consequences
 from corral.domain.tasks.queries import find_in_project, with_dependencies
 from corral.kernel.errors import Held, Refused
 from corral.kernel.lease import lease_expiry
@@ -235,7 +235,7 @@ def submit(
         attempts=0,
         reason=None,
     )
-    submitted = follow_up(tx, claimed, submitted)
+    submitted = apply_consequences(tx, claimed, submitted)
     if submitted.check_command is not None:
         return with_dependencies(tx, submitted)
     if parsed.all_passed and settings.get_value(
@@ -249,7 +249,7 @@ def submit(
             event_data={"by": "policy"},
             ended_at=tx.now,
         )
-        return with_dependencies(tx, follow_up(tx, submitted, after))
+        return with_dependencies(tx, apply_consequences(tx, submitted, after))
     notify(tx, submitted.lead, submitted, "submitted")
     return with_dependencies(tx, submitted)
 
@@ -340,7 +340,7 @@ def _release(tx: Tx, task: Task, reason: str | None, *, attempts: int) -> Task:
         attempts=attempts,
         reason=reason,
     )
-    return follow_up(tx, task, after)
+    return apply_consequences(tx, task, after)
 
 
 def _fail(tx: Tx, task: Task, reason: str) -> Task:
@@ -356,7 +356,7 @@ def _fail(tx: Tx, task: Task, reason: str) -> Task:
         reason=reason,
     )
     notify(tx, after.lead, after, "failed", reason)
-    return follow_up(tx, task, after)
+    return apply_consequences(tx, task, after)
 
 
 # -- automatic start -----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from corral.domain.tasks.graph import check_path
 from corral.domain.tasks.model import MAX_FILES, MAX_PATH, MAX_TITLE, WAITING, Task, TaskState
 from corral.domain.tasks.notifications import notify_stop
 from corral.domain.tasks.permissions import get_active_agent, require_lead
-from corral.domain.tasks.propagation import follow_up, recount_dependencies
+from corral.domain.tasks.propagation import apply_consequences, recount_dependencies
 from corral.domain.tasks.queries import find_in_project, with_dependencies
 from corral.kernel.errors import Conflict, Invalid
 from corral.kernel.text import MAX_NAME, MAX_TEXT, check_optional_text, check_text, encode_json
@@ -58,7 +58,7 @@ def _restart(
         ready_at=None,
         reason=reason,
     )
-    return with_dependencies(tx, follow_up(tx, before, after))
+    return with_dependencies(tx, apply_consequences(tx, before, after))
 
 
 def pause(tx: Tx, task: Task | str, *, reason: str | None = None, agent: str | None = None) -> Task:
@@ -79,7 +79,7 @@ def resume(tx: Tx, task: Task | str, *, agent: str | None = None) -> Task:
     """Allow a paused task to be claimed once its dependencies are satisfied."""
     before = require_lead(tx, task, agent)
     after = transition(tx, sql.TASKS, "resume", before.id, reason=None)
-    return with_dependencies(tx, follow_up(tx, before, after))
+    return with_dependencies(tx, apply_consequences(tx, before, after))
 
 
 def skip(tx: Tx, task: Task | str, *, reason: str | None = None, agent: str | None = None) -> Task:
@@ -117,7 +117,7 @@ def _end(tx: Tx, verb: str, task: Task | str, agent: str | None, reason: str | N
         reason=reason,
     )
     notify_stop(tx, before, after.state, reason)
-    return with_dependencies(tx, follow_up(tx, before, after))
+    return with_dependencies(tx, apply_consequences(tx, before, after))
 
 
 # -- assignment ----------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def _take_away(tx: Tx, before: Task, assignee: Agent | None) -> Task:
     )
     why = f"the task was assigned to {assignee.name}" if assignee else None
     notify_stop(tx, before, "reassigned", why)
-    return follow_up(tx, before, after)
+    return apply_consequences(tx, before, after)
 
 
 # -- dependencies --------------------------------------------------------------------------------
