@@ -111,6 +111,10 @@ ALLOWED_FOR_QUEUE = {
     "SEARCH busy USING AUTOMATIC COVERING INDEX (project=?) LEFT-JOIN",
 }
 
+# The expired leases of one mailbox are sorted by number where they share an end. All of them are
+# locked, so the sort reads no further row.
+ALLOWED_FOR_LOCKS = {"Incremental Sort "}
+
 # Ids of the history start with a number and an x, so this prefix is enough.
 PROJECT = "prj_7x"
 QUESTION = "qst_40x"
@@ -506,24 +510,26 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"letters_by_key", "its queue position"},
     ),
     "mail.claim": (
-        lambda c: c._database.write(lambda tx: mail.claim(tx, "queue:busy", owner="o")),
+        lambda c: c._database.write(lambda tx: mail.claim_letters(tx, "queue:busy", owner="o")),
         {"letters_queue", "letters_pkey"},
     ),
     "mail.claim in order": (
-        lambda c: c._database.write(lambda tx: mail.claim(tx, "agent:busy", owner="o")),
+        lambda c: c._database.write(lambda tx: mail.claim_letters(tx, "agent:busy", owner="o")),
         {"letters_queue", "letters_started", "letters_pkey"},
     ),
     "mail.claim of many in order": (
-        lambda c: c._database.write(lambda tx: mail.claim(tx, "agent:busy", owner="o", limit=10)),
+        lambda c: c._database.write(
+            lambda tx: mail.claim_letters(tx, "agent:busy", owner="o", limit=10)
+        ),
         {"letters_queue", "letters_started", "letters_pkey"},
     ),
     # Added since PostgreSQL last gathered statistics, however many there are now.
     "mail.claim from a mailbox without statistics": (
-        lambda c: c._database.write(lambda tx: mail.claim(tx, "queue:new", owner="o")),
+        lambda c: c._database.write(lambda tx: mail.claim_letters(tx, "queue:new", owner="o")),
         {"letters_queue", "letters_pkey"},
     ),
     "mail.claim in order from a mailbox without statistics": (
-        lambda c: c._database.write(lambda tx: mail.claim(tx, "agent:new", owner="o")),
+        lambda c: c._database.write(lambda tx: mail.claim_letters(tx, "agent:new", owner="o")),
         {"letters_queue", "letters_started", "letters_pkey"},
     ),
     "mail.next_due": (lambda c: c.mail.next_due("agent:busy"), {"letters_queue"}),
@@ -1238,6 +1244,7 @@ def check_plans(
         allowed |= (
             ALLOWED_FOR_QUEUE if name in ("runs, next queued", "insights.task_cost") else set()
         )
+        allowed |= ALLOWED_FOR_LOCKS if name == "mail.claim of many in order" else set()
         faults = [fault for fault in plan.faults if fault not in allowed]
         assert not faults, f"{call.statement.text}\n\n{plan.text}"
         used |= plan.indexes

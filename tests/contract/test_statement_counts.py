@@ -308,7 +308,7 @@ def measure_claim(store: Corral, limit: int, *, between_attempts: int) -> int:
             writer.set_progress_handler(count, 1)
             counting.callback(writer.set_progress_handler, None)
         before = 0 if store.db.engine == "sqlite" else int(tx.value(ROWS_READ))
-        assert len(mail.claim(tx, mailbox, owner="o", limit=limit)) == limit
+        assert len(mail.claim_letters(tx, mailbox, owner="o", limit=limit)) == limit
         return steps if store.db.engine == "sqlite" else int(tx.value(ROWS_READ)) - before
 
 

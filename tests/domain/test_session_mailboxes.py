@@ -7,7 +7,7 @@ import pytest
 from corral.api import Corral
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter, LetterDraft
-from corral.kernel.clock import MINUTE, ManualClock
+from corral.kernel.clock import MINUTE, SECOND, ManualClock
 from corral.kernel.errors import IllegalMove, NotFound
 from tests.support.cli_runner import Cli
 from tests.support.fake_channels import Runner
@@ -77,6 +77,15 @@ def test_letter_to_a_replaced_session_goes_to_its_successor(store: Corral, runne
     assert last_successor not in (closed, successor)
     assert store.mail.put(closed, "through two successors").mailbox == last_successor
     assert store.mail.list(mailbox=closed).items == []
+
+
+def test_put_last_stands_behind_the_letters_of_the_successor(
+    store: Corral, clock: ManualClock, runner: Runner
+) -> None:
+    closed, successor = create_successor(store)
+    later = store.mail.put(successor, "waits", due_at=clock.now() + SECOND)
+    last = store._database.write(lambda tx: mail.put_last(tx, closed, "last"))
+    assert (last.mailbox, last.queue_at) == (successor, later.queue_at)
 
 
 def test_task_of_a_replaced_session_wakes_its_successor(

@@ -6,7 +6,9 @@ import pytest
 
 import corral
 from corral.api import Corral
+from corral.domain.tasks.model import MAX_PATH
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
+from corral.kernel.text import MAX_NAME
 from tests.support.store import raises_without_change
 from tests.support.task_factories import (
     board,
@@ -246,6 +248,15 @@ def test_edit_keeps_omitted_fields(store: Corral, chain: str) -> None:
     assert store.tasks.edit("A", role=None).role is None
     with raises_without_change(store, Invalid):
         store.tasks.edit("A", files=["/etc"])
+
+
+def test_edit_has_the_bounds_of_declare(store: Corral, chain: str) -> None:
+    longest = "x" * MAX_PATH
+    assert store.tasks.edit("A", files=[longest], role="x" * MAX_NAME).files == [longest]
+    with raises_without_change(store, Invalid):
+        store.tasks.edit("A", files=[longest + "x"])
+    with raises_without_change(store, Invalid):
+        store.tasks.edit("A", role="x" * (MAX_NAME + 1))
 
 
 def test_claimant_is_notified_when_a_task_is_cancelled(store: Corral, chain: str) -> None:

@@ -61,6 +61,17 @@ def test_assigned_task_is_claimed_only_by_its_assignee(store: Corral, tmp_path: 
     assert claim(store, project, "bob").key == "assigned"
 
 
+def test_claim_by_id_rejects_a_task_of_another_project(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "A")
+    (tmp_path / "other").mkdir()
+    other_project = store.projects.register(tmp_path / "other").id
+    task = store.tasks.add(other_project, "B")
+    with raises_without_change(store, Invalid) as error:
+        store.tasks.claim(project, "ada", key=task.id)
+    assert error.value.details["reason"] == "other_project"
+    assert claim(store, other_project, key=task.id).id == task.id
+
+
 def test_claim_by_key_succeeds_or_raises_the_reason(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A", "B:A", agents=("ada", "bob"))
     with raises_without_change(store, IllegalMove):

@@ -125,9 +125,12 @@ def test_parameters_inside_a_token_count_too() -> None:
         ("INSERT INTO a VALUES (1)", False),
         ("UPDATE a SET b = 1", False),
         ("WITH a AS (DELETE FROM b RETURNING c) SELECT * FROM a", False),
+        ("WITH a AS (SELECT 1) SELECT * FROM a", True),
+        ("WITH RECURSIVE a AS (SELECT 'update') SELECT * FROM a", True),
+        ("WITH a AS (SELECT 1) UPDATE b SET c = 1", False),
     ],
 )
-def test_only_select_statements_are_reads(text: str, reads: bool) -> None:
+def test_statements_without_a_writing_verb_are_reads(text: str, reads: bool) -> None:
     assert Statement(text).reads is reads
 
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from corral.db.dialect import Engine
 from corral.db.tx import Mode, Redaction, Tx
@@ -188,9 +188,7 @@ class Database(ABC):
 
         Events record the actor and `run_id`, the run of the actor's process.
         """
-        view: Any = ActorView(self, actor, run_id)
-        same: Database = view
-        return same
+        return cast(Database, ActorView(self, actor, run_id))
 
     @abstractmethod
     def listen(self) -> Listener:

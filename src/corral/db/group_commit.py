@@ -39,7 +39,7 @@ class Job:
         "is_settled",
         "next_in_chain",
         "result",
-        "since",
+        "waiting_since",
         "work",
     )
 
@@ -51,7 +51,7 @@ class Job:
         self.durable = durable
         self.handle = handle
         """The handle that submitted the job; its actor, clock and redaction apply."""
-        self.since = time.monotonic()
+        self.waiting_since = time.monotonic()
         """When the job began to wait."""
         self.is_leader = False
         self.result: Any = None
@@ -130,7 +130,7 @@ class CommitQueue:
         job = Job(None, durable)
         self.join(job)
         try:
-            yield job.since
+            yield job.waiting_since
         finally:
             self.release_lead()
 

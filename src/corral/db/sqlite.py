@@ -112,6 +112,11 @@ class SqliteDatabase(Database):
     def write(
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
+        # Group commit (see `group_commit`):
+        # 1. If no thread writes and none waits, this thread leads at once.
+        # 2. Otherwise its job is queued, and the thread waits.
+        # 3. The current leader runs the job and commits it with its own (WAS_RUN),
+        # 4. or hands the leadership over, and this thread leads.
         thread = self.thread
         if self.unusable or thread.is_writing:
             self.require_outside_operation()
@@ -119,15 +124,15 @@ class SqliteDatabase(Database):
             work = self.report_redactions_of(work, thread.on_redaction)
         if self._probe is not None:
             mode = "many"  # the probe is called at an explicit commit
-        since = None
+        waiting_since = None
         try:
             if not self._queue.try_lead():
                 job = Job(work, durable, self)
                 if self._queue.join(job) is JoinResult.WAS_RUN:
                     result: R = job.outcome()
                     return result
-                since = job.since
-            return self._lead(work, mode, durable, since)
+                waiting_since = job.waiting_since
+            return self._lead(work, mode, durable, waiting_since)
         except apsw.Error as error:
             self._raise(error)
 
@@ -135,8 +140,8 @@ class SqliteDatabase(Database):
     def transaction(self) -> Iterator[Tx]:
         self.require_outside_operation()
         try:
-            with self._queue.exclusive(durable=False) as since:
-                writer = self._begin_turn(False, since)
+            with self._queue.exclusive(durable=False) as waiting_since:
+                writer = self._begin_turn(False, waiting_since)
                 try:
                     writer.begin()
                     self._move_check.expire()
@@ -151,19 +156,19 @@ class SqliteDatabase(Database):
         except apsw.Error as error:
             self._raise(error)
 
-    def _lead(self, work: Work[R], mode: Mode, durable: bool, since: float | None) -> R:
+    def _lead(self, work: Work[R], mode: Mode, durable: bool, waiting_since: float | None) -> R:
         """Run our own work and the waiting jobs, commit once for all, and end the leadership."""
         batch = Batch()
         try:
             if self._queue.waiting and not durable:
                 durable = self._queue.has_durable()
-            writer = self._begin_turn(durable, since)
+            writer = self._begin_turn(durable, waiting_since)
             self.thread.is_writing = True
             try:
                 result = self._run_batch(batch, work, mode, durable, writer)
                 self._shared.require_in_place()
             except BaseException as error:
-                replacement = self._abandon(batch, error, writer)
+                replacement = self._roll_back_batch(batch, error, writer)
                 if batch.interrupt is not None:
                     raise batch.interrupt from error
                 if replacement is not None:
@@ -235,7 +240,7 @@ class SqliteDatabase(Database):
                 job.error = moved or error
             batch.jobs.append(job)
 
-    def _abandon(
+    def _roll_back_batch(
         self, batch: Batch, error: BaseException, writer: SqliteConnection
     ) -> StoreUnavailable | None:
         """Roll back after an error, and return the error to raise instead, if there is one."""
@@ -250,13 +255,13 @@ class SqliteDatabase(Database):
         writer.roll_back()
         return replacement
 
-    def _begin_turn(self, durable: bool, since: float | None) -> SqliteConnection:
+    def _begin_turn(self, durable: bool, waiting_since: float | None) -> SqliteConnection:
         """Wait for the write lock, and return the writing connection."""
         shared = self._shared
         try:
             if shared.writer is None:
                 self.require_usable()  # another thread may have closed it while this one waited
-            self._write_lock.acquire(since, self.thread.max_write_wait)
+            self._write_lock.acquire(waiting_since, self.thread.max_write_wait)
             writer = shared.writer or shared.connect_writer()
             shared.require_room(writer)
             shared.set_sync(writer, durable)
@@ -331,8 +336,8 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def migration_lock(self) -> Iterator[None]:
-        with self._queue.exclusive(durable=True) as since:
-            self._begin_turn(True, since)
+        with self._queue.exclusive(durable=True) as waiting_since:
+            self._begin_turn(True, waiting_since)
             try:
                 yield
             finally:

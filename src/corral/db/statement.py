@@ -19,6 +19,7 @@ Params = Mapping[str, Any]
 _TOKEN = re.compile(r"\{([a-z_]+)\}")
 _WORD = re.compile(r"'\w+'")
 _STORES = re.compile(r"\b(INSERT|UPDATE|REPLACE|MERGE)\b", re.IGNORECASE)
+_WRITES = re.compile(r"\b(INSERT|UPDATE|REPLACE|MERGE|DELETE)\b", re.IGNORECASE)
 _LISTED = re.compile(
     r"(?P<column>[\w.]+)(?P<not> NOT)? IN \((?P<words>\s*'\w+'(?:,\s*'\w+'){2,}\s*)\)"
 )
@@ -112,8 +113,11 @@ class Statement:
 
     @cached_property
     def reads(self) -> bool:
-        """Whether the statement only reads."""
-        return self.text.lstrip().startswith("SELECT")
+        """Whether the statement only reads: a SELECT, or a WITH without a writing verb."""
+        text = self.text.lstrip()
+        return text.startswith("SELECT") or (
+            text.startswith("WITH") and not _WRITES.search(_QUOTED_OR_COMMENT.sub("", text))
+        )
 
     @cached_property
     def redactable_params(self) -> Mapping[str, StoredParameter]:

@@ -49,10 +49,10 @@ class WriteLock:
         self._files: tuple[QueueLock, LockFile] | None = None
         self._waiter: _QueueWaiter | None = None
 
-    def acquire(self, since: float | None = None, timeout: float | None = None) -> None:
+    def acquire(self, waiting_since: float | None = None, timeout: float | None = None) -> None:
         """Wait for the turn to write; raises StoreUnavailable after MAX_WAIT or `timeout` seconds.
 
-        `since` is when the caller began to wait, by the monotonic clock, if that was earlier.
+        `waiting_since` is when the caller began to wait, if that was earlier (monotonic clock).
         """
         queue, turn = self._files or self._open()
         if not queue.state.is_queue_locked():
@@ -61,7 +61,7 @@ class WriteLock:
                 return
             except BlockingIOError:
                 pass
-        self._wait_in_queue(queue, turn, _compute_deadline(since, timeout))
+        self._wait_in_queue(queue, turn, _compute_deadline(waiting_since, timeout))
 
     def _wait_in_queue(self, queue: "QueueLock", turn: LockFile, deadline: float) -> None:
         if not queue.try_lock():
@@ -163,9 +163,9 @@ class QueueLock(LockFile):
         self.state.close()
 
 
-def _compute_deadline(since: float | None, timeout: float | None) -> float:
+def _compute_deadline(waiting_since: float | None, timeout: float | None) -> float:
     limit = MAX_WAIT if timeout is None else min(timeout, MAX_WAIT)
-    return (time.monotonic() if since is None else since) + limit
+    return (time.monotonic() if waiting_since is None else waiting_since) + limit
 
 
 def _poll_turn(turn: LockFile, deadline: float) -> bool:

@@ -33,7 +33,7 @@ def claim(
     repeatable = not is_ordered(mailbox)
     while True:
         claimed = database.write(
-            lambda tx: ops.claim(tx, mailbox, owner=owner, limit=limit, lease_ms=lease_ms),
+            lambda tx: ops.claim_letters(tx, mailbox, owner=owner, limit=limit, lease_ms=lease_ms),
             mode="one",
             repeatable=repeatable,
         )

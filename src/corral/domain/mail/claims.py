@@ -12,7 +12,7 @@ from corral.kernel.text import MAX_NAME, check_int, check_text
 LEASE_MS = 30_000
 
 
-def claim(
+def claim_letters(
     tx: Tx, mailbox: str, *, owner: str, limit: int = 1, lease_ms: int = LEASE_MS
 ) -> list[Letter]:
     """Claim up to `limit` letters: highest priority first, then oldest due.

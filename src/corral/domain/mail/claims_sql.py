@@ -8,6 +8,20 @@
 
 In a work queue (`queue:…`) several owners claim concurrently. An ordered mailbox has one owner at a
 time and is claimed strictly in order.
+
+The claim order is (rank, queue_at, seq), ascending. `rank` is the negated priority: the lowest rank
+is the highest priority. A claim takes letters of one rank: the lowest one with a due letter. For
+example, at now = 100, with no letter attempted yet:
+
+    seq   priority   rank   queue_at   due_at
+      1       0         0      80        80     claimed second
+      2       5        -5      90        90     claimed first: highest priority
+      3       0         0      90        90     claimed third: behind letter 1
+      4       9        -9     200       200     not due: does not delay lower priorities
+
+A claim with limit 10 returns letter 2 alone, and the next one letters 1 and 3. If letter 1 has
+failed instead and its retry is due at 150, an ordered mailbox keeps its `queue_at` of 80, so
+letter 3 waits behind it. A work queue moves it to `queue_at` 150, and letter 3 is claimed now.
 """
 
 from corral.db.statement import Query, Statement
@@ -130,8 +144,8 @@ CLAIM_ONE_IN_ORDER = Query(
 LOCK_EXPIRED_LEASES = Statement(f"""
     SELECT seq FROM letters
     WHERE mailbox = :mailbox AND {IS_STARTED} AND due_at <= :now
-    -- One order for all callers, to avoid deadlocks.
-    ORDER BY due_at {{locked}}
+    -- One total order for all callers, to avoid deadlocks; the letters of a batch share due_at.
+    ORDER BY due_at, seq {{locked}}
 """)
 
 # Pick what is due (`ahead`), find the first letter of each priority that backs off (`stuck`), and

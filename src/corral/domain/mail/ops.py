@@ -11,7 +11,7 @@ This module only collects the operations that other concepts call:
     queries     read letters
 """
 
-from corral.domain.mail.claims import LEASE_MS, claim, renew
+from corral.domain.mail.claims import LEASE_MS, claim_letters, renew
 from corral.domain.mail.outcomes import (
     ack,
     ack_and_claim,
@@ -50,7 +50,7 @@ __all__ = [
     "ack_unclaimed",
     "begin_delivery",
     "broadcast",
-    "claim",
+    "claim_letters",
     "drop",
     "drop_waiting",
     "end_undeliverable",

@@ -9,7 +9,7 @@ from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.mail import chains, sql
 from corral.domain.mail.backoff import compute_backoff_ms
-from corral.domain.mail.claims import LEASE_MS, check_claim, claim
+from corral.domain.mail.claims import LEASE_MS, check_claim, claim_letters
 from corral.domain.mail.model import (
     Letter,
     LetterState,
@@ -63,7 +63,7 @@ def ack_and_claim(
 ) -> list[Letter]:
     """Acknowledge a letter and claim the next ones of its mailbox, in one transaction."""
     acknowledged = ack(tx, letter, fence=fence)
-    return claim(tx, acknowledged.mailbox, owner=owner, limit=limit, lease_ms=lease_ms)
+    return claim_letters(tx, acknowledged.mailbox, owner=owner, limit=limit, lease_ms=lease_ms)
 
 
 def fail(

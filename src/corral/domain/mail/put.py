@@ -70,7 +70,8 @@ def put_last(
     That includes letters of transactions that began later and committed first. Callers must be
     serialized by `Tx.serialize`.
     """
-    last = tx.value(sql.LAST_POSITION, mailbox=check_mailbox(mailbox)) or 0
+    mailbox = resolve_mailbox(tx, check_mailbox(mailbox))
+    last = tx.value(sql.LAST_POSITION, mailbox=mailbox) or 0
     # Bounded: a clock that was set back must not delay the letter for long.
     due = min(max(tx.now, last), tx.now + MAX_CLOCK_SKEW_MS)
     return put(tx, mailbox, body, key=key, sender=sender, due_at=due)

@@ -101,7 +101,7 @@ def list_dead(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Lett
 
 
 def list_claimable(tx: Tx, mailbox: str, *, owner: str, limit: int) -> list[Letter]:
-    """List the letters that `ops.claim` would return to this owner now, without claiming them.
+    """List the letters that `claim_letters` would return to this owner now, without claiming.
 
     For ordered mailboxes. The result is exact only within the transaction that also claims.
     """

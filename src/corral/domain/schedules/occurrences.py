@@ -131,7 +131,7 @@ def claim_script(tx: Tx, *, owner: str) -> tuple[ClaimedScript | None, list[Occu
     """
     given_up: list[Occurrence] = []
     lease_ms = MAX_SCRIPT_MS + LEASE_MARGIN_MS
-    while claimed := mail.claim(tx, SCRIPT_QUEUE, owner=owner, lease_ms=lease_ms):
+    while claimed := mail.claim_letters(tx, SCRIPT_QUEUE, owner=owner, lease_ms=lease_ms):
         (letter,) = claimed
         occurrence = _find_occurrence(tx, letter)
         if occurrence is None:

@@ -9,7 +9,7 @@ from corral.domain.tasks.graph_lock import lock_task
 from corral.domain.tasks.management import reassign
 from corral.domain.tasks.model import WAITING, Task, TaskState
 from corral.domain.tasks.permissions import require_lead
-from corral.domain.tasks.propagation import follow_up
+from corral.domain.tasks.propagation import apply_consequences
 
 
 def delegate(
@@ -93,4 +93,4 @@ def _release_task(tx: Tx, ended: Delegation) -> None:
             attempts=0,
             reason=ended.reason,
         )
-        follow_up(tx, task, after)
+        apply_consequences(tx, task, after)

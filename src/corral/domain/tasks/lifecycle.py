@@ -26,8 +26,8 @@ from corral.domain.tasks.permissions import (
     require_claimant,
     require_claimant_or_lead,
 )
-from corral.domain.tasks.propagation import follow_up
-from corral.domain.tasks.queries import find, with_dependencies
+from corral.domain.tasks.propagation import apply_consequences
+from corral.domain.tasks.queries import find_in_project, with_dependencies
 from corral.kernel.errors import Held, Refused
 from corral.kernel.lease import lease_expiry
 from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
@@ -63,7 +63,7 @@ def claim(
     for expired in tx.all(sql.EXPIRED, project=project_id, now=tx.now, limit=100):
         _return_task(tx, expired, LEASE_EXPIRED)
     if key is not None:
-        task: Task | None = _require_claimable(tx, find(tx, key, project_id), claimant)
+        task: Task | None = _require_claimable(tx, find_in_project(tx, key, project_id), claimant)
     else:
         requested_role = check_optional_text(role, "The role", max_bytes=MAX_NAME)
         task = _find_next_claimable(tx, project_id, claimant, requested_role)
@@ -235,7 +235,7 @@ def submit(
         attempts=0,
         reason=None,
     )
-    submitted = follow_up(tx, claimed, submitted)
+    submitted = apply_consequences(tx, claimed, submitted)
     if submitted.check_command is not None:
         return with_dependencies(tx, submitted)
     if parsed.all_passed and settings.get_value(
@@ -249,7 +249,7 @@ def submit(
             event_data={"by": "policy"},
             ended_at=tx.now,
         )
-        return with_dependencies(tx, follow_up(tx, submitted, after))
+        return with_dependencies(tx, apply_consequences(tx, submitted, after))
     notify(tx, submitted.lead, submitted, "submitted")
     return with_dependencies(tx, submitted)
 
@@ -340,7 +340,7 @@ def _release(tx: Tx, task: Task, reason: str | None, *, attempts: int) -> Task:
         attempts=attempts,
         reason=reason,
     )
-    return follow_up(tx, task, after)
+    return apply_consequences(tx, task, after)
 
 
 def _fail(tx: Tx, task: Task, reason: str) -> Task:
@@ -356,7 +356,7 @@ def _fail(tx: Tx, task: Task, reason: str) -> Task:
         reason=reason,
     )
     notify(tx, after.lead, after, "failed", reason)
-    return follow_up(tx, task, after)
+    return apply_consequences(tx, task, after)
 
 
 # -- automatic start -----------------------------------------------------------------------------

@@ -13,13 +13,13 @@ from corral.domain.agents.model import Agent
 from corral.domain.mail.model import check_priority
 from corral.domain.tasks import sql
 from corral.domain.tasks.graph import check_path
-from corral.domain.tasks.model import MAX_FILES, MAX_TITLE, WAITING, Task, TaskState
+from corral.domain.tasks.model import MAX_FILES, MAX_PATH, MAX_TITLE, WAITING, Task, TaskState
 from corral.domain.tasks.notifications import notify_stop
 from corral.domain.tasks.permissions import get_active_agent, require_lead
-from corral.domain.tasks.propagation import follow_up, recount_dependencies
-from corral.domain.tasks.queries import find, with_dependencies
+from corral.domain.tasks.propagation import apply_consequences, recount_dependencies
+from corral.domain.tasks.queries import find_in_project, with_dependencies
 from corral.kernel.errors import Conflict, Invalid
-from corral.kernel.text import check_optional_text, check_text, encode_json
+from corral.kernel.text import MAX_NAME, MAX_TEXT, check_optional_text, check_text, encode_json
 from corral.kernel.unset import UNSET
 
 # -- states --------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def _restart(
         ready_at=None,
         reason=reason,
     )
-    return with_dependencies(tx, follow_up(tx, before, after))
+    return with_dependencies(tx, apply_consequences(tx, before, after))
 
 
 def pause(tx: Tx, task: Task | str, *, reason: str | None = None, agent: str | None = None) -> Task:
@@ -79,7 +79,7 @@ def resume(tx: Tx, task: Task | str, *, agent: str | None = None) -> Task:
     """Allow a paused task to be claimed once its dependencies are satisfied."""
     before = require_lead(tx, task, agent)
     after = transition(tx, sql.TASKS, "resume", before.id, reason=None)
-    return with_dependencies(tx, follow_up(tx, before, after))
+    return with_dependencies(tx, apply_consequences(tx, before, after))
 
 
 def skip(tx: Tx, task: Task | str, *, reason: str | None = None, agent: str | None = None) -> Task:
@@ -117,7 +117,7 @@ def _end(tx: Tx, verb: str, task: Task | str, agent: str | None, reason: str | N
         reason=reason,
     )
     notify_stop(tx, before, after.state, reason)
-    return with_dependencies(tx, follow_up(tx, before, after))
+    return with_dependencies(tx, apply_consequences(tx, before, after))
 
 
 # -- assignment ----------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def _take_away(tx: Tx, before: Task, assignee: Agent | None) -> Task:
     )
     why = f"the task was assigned to {assignee.name}" if assignee else None
     notify_stop(tx, before, "reassigned", why)
-    return follow_up(tx, before, after)
+    return apply_consequences(tx, before, after)
 
 
 # -- dependencies --------------------------------------------------------------------------------
@@ -226,14 +226,7 @@ def _require_waiting(task: Task) -> Task:
 def _find_dependencies(tx: Tx, task: Task, on: Sequence[str]) -> list[Task]:
     if not on:
         raise Invalid("Name at least one task as a dependency.")
-    dependencies = [find(tx, name, task.project_id) for name in on]
-    for dependency in dependencies:
-        if dependency.project_id != task.project_id:
-            raise Invalid(
-                f"{dependency.id} belongs to another project. A task can depend only on tasks of "
-                "its own project."
-            )
-    return dependencies
+    return [find_in_project(tx, name, task.project_id) for name in on]
 
 
 def _record_dependencies(tx: Tx, verb: str, before: Task, dependencies: Sequence[Task]) -> Task:
@@ -258,9 +251,7 @@ def edit(
 ) -> Task:
     """Change fields of a task. Fields that are not given keep their value; None clears a field."""
     before = require_lead(tx, task, agent)
-    paths = before.files if files is UNSET else [check_path(path) for path in files]
-    if len(paths) > MAX_FILES:
-        raise Invalid(f"{len(paths):,} files are too many. Name their folders instead.")
+    paths = before.files if files is UNSET else _check_files(files)
     changed = tx.one(
         sql.EDIT,
         id=before.id,
@@ -268,7 +259,7 @@ def edit(
         if title is UNSET
         else check_text(title, "The title", max_bytes=MAX_TITLE),
         description=_apply_edit(before.description, description, "The description"),
-        role=_apply_edit(before.role, role, "The role"),
+        role=_apply_edit(before.role, role, "The role", max_bytes=MAX_NAME),
         priority=before.priority if priority is UNSET else check_priority(priority),
         files=encode_json(paths, "The files"),
     )
@@ -279,7 +270,13 @@ def edit(
     return with_dependencies(tx, changed)
 
 
-def _apply_edit(current: str | None, new: str | None, what: str) -> str | None:
-    if new is UNSET:
-        return current
-    return check_optional_text(new, what)
+def _check_files(files: Sequence[str]) -> list[str]:
+    if len(files) > MAX_FILES:
+        raise Invalid(f"{len(files):,} files are too many. Name their folders instead.")
+    return [check_path(check_text(path, "A file", max_bytes=MAX_PATH)) for path in files]
+
+
+def _apply_edit(
+    current: str | None, new: str | None, what: str, *, max_bytes: int = MAX_TEXT
+) -> str | None:
+    return current if new is UNSET else check_optional_text(new, what, max_bytes=max_bytes)

@@ -37,7 +37,7 @@ ENDED = (TaskState.DONE, TaskState.FAILED, TaskState.SKIPPED, TaskState.CANCELLE
 SATISFIED = (TaskState.DONE, TaskState.SKIPPED)
 WAITING = (TaskState.PENDING, TaskState.READY, TaskState.BLOCKED, TaskState.PAUSED)
 # A task that has to be done again becomes pending. The same transaction then promotes it to ready
-# or blocks it, depending on its dependencies (see `propagation.follow_up`).
+# or blocks it, depending on its dependencies (see `propagation.apply_consequences`).
 TRANSITIONS = TransitionTable(
     "task",
     TaskState,

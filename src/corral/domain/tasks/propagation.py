@@ -17,7 +17,7 @@ from corral.domain.delegations import ops as delegations
 from corral.domain.tasks import sql
 from corral.domain.tasks.model import WAITING, Task, TaskState, TaskStatus
 
-ROOTS = (TaskState.FAILED, TaskState.CANCELLED)
+BLOCKING_ROOTS = (TaskState.FAILED, TaskState.CANCELLED)
 """The states in which a task blocks its dependents by itself."""
 MAX_REASON = 1_000
 
@@ -43,21 +43,21 @@ class UpdatedCounts(NamedTuple):
     """Whether it had a failed dependency before."""
 
 
-def follow_up(tx: Tx, before: Task, after: Task) -> Task:
+def apply_consequences(tx: Tx, before: Task, after: Task) -> Task:
     """Apply all consequences of a transition, and return the task as it is then.
 
-    Settles the task itself, frees the tasks that were held back for its files, updates its
-    dependents, and ends its delegations when the task has ended.
+    Moves the task itself to the state that its counts require, frees the tasks that were held back
+    for its files, updates its dependents, and ends its delegations when the task has ended.
     """
     if before.state is TaskState.RUNNING:
         tx.run(sql.RELEASE_HELD_BACK, running=before.id)
-    settled = settle(tx, after)
-    update_dependents(tx, before, settled)
-    if settled.ended_at is not None and before.ended_at is None:
+    current = move_to_required_state(tx, after)
+    update_dependents(tx, before, current)
+    if current.ended_at is not None and before.ended_at is None:
         delegations.end_for_task(
-            tx, settled.id, done=settled.is_satisfied, result=_build_delegation_result(settled)
+            tx, current.id, done=current.is_satisfied, result=_build_delegation_result(current)
         )
-    return settled
+    return current
 
 
 def _build_delegation_result(task: Task) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _build_delegation_result(task: Task) -> dict[str, Any]:
     }
 
 
-def settle(tx: Tx, task: Task) -> Task:
+def move_to_required_state(tx: Tx, task: Task) -> Task:
     """Move a waiting task to the state that its own counts require."""
     if task.state is TaskState.BLOCKED and not task.failed_dependencies:
         task = transition(tx, sql.TASKS, "unblock", task.id, blocked_by_id=None, reason=None)
@@ -111,7 +111,7 @@ def update_dependents(tx: Tx, before: Task, after: Task) -> None:
         level = [task.id for task in waiting if (task.failed_dependencies > 0) != task.was_blocked]
         open_delta = 0  # only direct dependents count the task itself
     # A dependent can have several blockers, for example another task that was cancelled meanwhile.
-    if before.state in ROOTS and after.state not in ROOTS:
+    if before.state in BLOCKING_ROOTS and after.state not in BLOCKING_ROOTS:
         _replace_blocker(tx, before.id)
     elif blocking_delta < 0 and before.blocked_by_id is not None:
         _replace_blocker(tx, before.blocked_by_id)
@@ -193,7 +193,7 @@ def recount_dependencies(tx: Tx, before: Task) -> Task:
     counted = tx.one(
         sql.SET_DEPENDENCY_COUNTS_OF, id=before.id, open=open_count, failed=failed_count
     )
-    return follow_up(tx, before, counted)
+    return apply_consequences(tx, before, counted)
 
 
 # -- blockers --------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def make_blocker(task: Task | TaskStatus) -> Blocker:
     """Return what blocks the dependents of a task: the task itself, or its own blocker."""
     if task.state is TaskState.PAUSED:  # the reason of a paused task says why it was paused
         return Blocker(task.blocked_by_id, f"{task.key} is paused, and blocked")
-    if task.state not in ROOTS:
+    if task.state not in BLOCKING_ROOTS:
         return Blocker(task.blocked_by_id, task.reason)
     text = f"{task.key} {'failed' if task.state is TaskState.FAILED else 'was cancelled'}"
     return Blocker(task.id, f"{text}: {task.reason}"[:MAX_REASON] if task.reason else text)
@@ -224,7 +224,7 @@ def _replace_blocker(tx: Tx, root: str) -> None:
     blockers: dict[str, str] = {}
     dependents: dict[str, list[str]] = {}
     for id, dependency_id, state, blocker in tx.run(sql.BLOCKED_BY, blocker=root):
-        if state in ROOTS:
+        if state in BLOCKING_ROOTS:
             blockers.setdefault(id, dependency_id)
         elif blocker is not None and blocker != root:
             blockers.setdefault(id, blocker)

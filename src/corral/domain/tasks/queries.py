@@ -118,6 +118,21 @@ def find(tx: Tx, task: str, project: str | None = None) -> Task:
     return matches[0]
 
 
+def find_in_project(tx: Tx, task: str, project_id: str) -> Task:
+    """Return a task of this project by its id or key, as `find` does.
+
+    Raises Invalid for the id of a task of another project.
+    """
+    match = find(tx, task, project_id)
+    if match.project_id != project_id:
+        raise Invalid(
+            f"{match.id} belongs to another project. Name a task of this project.",
+            id=match.id,
+            reason="other_project",
+        )
+    return match
+
+
 def with_dependencies(tx: Tx, task: Task) -> Task:
     """Return the task with `depends_on` filled in."""
     return _with_dependencies(tx, [task])[0]

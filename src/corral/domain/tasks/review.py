@@ -16,7 +16,7 @@ from corral.domain.tasks.graph_lock import lock_task
 from corral.domain.tasks.model import CommandResult, Evidence, Task, TaskState
 from corral.domain.tasks.notifications import notify
 from corral.domain.tasks.permissions import require_reviewer, resolve_actor
-from corral.domain.tasks.propagation import follow_up
+from corral.domain.tasks.propagation import apply_consequences
 from corral.domain.tasks.queries import with_dependencies
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, Invalid
@@ -44,7 +44,7 @@ def accept(tx: Tx, task: Task | str, *, note: str | None = None, agent: str | No
         ended_at=tx.now,
         reason=note,
     )
-    return with_dependencies(tx, follow_up(tx, reviewed, after))
+    return with_dependencies(tx, apply_consequences(tx, reviewed, after))
 
 
 def reject(tx: Tx, task: Task | str, reason: str, *, agent: str | None = None) -> Task:
@@ -75,7 +75,7 @@ def _reject(
     if submitted.agent_id is not None:
         name = agents.get(tx, submitted.agent_id).name
         notify(tx, f"agent:{name}", after, "rejected", reason)
-    return follow_up(tx, submitted, after)
+    return apply_consequences(tx, submitted, after)
 
 
 # -- checks ------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def conclude_check(tx: Tx, task: Task, result: CommandResult) -> Task:
             check_lease_until=None,
             evidence=encode_json(evidence, "The evidence"),
         )
-        return with_dependencies(tx, follow_up(tx, locked, after))
+        return with_dependencies(tx, apply_consequences(tx, locked, after))
     why = f"its check exited with {result.exit_code}"
     last_line = (result.output or "").strip().rpartition("\n")[2][:200]
     reason = f"{why}: {last_line}" if last_line else why

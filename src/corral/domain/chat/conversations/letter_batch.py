@@ -91,7 +91,7 @@ def claim_batch(tx: Tx, conversation: Conversation) -> list[Letter]:
     batch = select_batch(tx, conversation)
     if not batch:
         return []
-    claimed = mail.claim(
+    claimed = mail.claim_letters(
         tx, conversation.mailbox, owner=conversation.claim_owner, limit=len(batch), lease_ms=DAY
     )
     return mail.end_undeliverable(tx, claimed)
