@@ -66,6 +66,8 @@ class RunLease:
         """Whether another supervisor has the same agent now."""
         self.is_parked = False
         """Whether the run is queued until the provider's quota is reset, without an owner."""
+        self._is_executed = False
+        """Whether the agent's program was executed in the current attempt."""
         self._lease_ms = LEASE_MS
         self._renewed_at = time.monotonic()
         self.is_store_reachable = True
@@ -122,7 +124,7 @@ class RunLease:
             self.run = self._store.internal.runs.restart(
                 self.run, holding, previous, quick_failures=quick_failures
             )
-        self.is_parked = False
+        self.is_parked = self._is_executed = False
 
     def take_over(self) -> ProcessIdentity:
         """Take the run over from a supervisor that is gone; return its agent.
@@ -139,18 +141,28 @@ class RunLease:
             supervisor_token=self._me.start_token,
         )
         self._read_lease_length()
-        return ProcessIdentity(self._me.host, self._me.boot_id, run.pid, run.start_token)
+        agent_process = ProcessIdentity(self._me.host, self._me.boot_id, run.pid, run.start_token)
+        # An agent whose program was not executed exits when its supervisor is gone.
+        self._is_executed = process.check(agent_process) is process.Liveness.ALIVE
+        return agent_process
 
     def mark_launched(self) -> None:
-        """Record that the agent's program was executed."""
+        """Record that the agent's program was executed.
+
+        If the store is unavailable, the next heartbeat that reaches it records the launch.
+        """
+        self._is_executed = True
         self._schedule_beat()
+        self._record_launch()
+
+    def _record_launch(self) -> None:
         try:
-            self.run = self._store.internal.runs.launch(self.run)
-        except IllegalMove:  # the run was stopped concurrently
-            self.run = self._store.runs.get(self.run.id)
-            self._read_stop(self.run)
+            with self._store.server_timeout(self._beat_seconds):
+                self.run = self._store.internal.runs.launch(self.run)
+        except IllegalMove:
+            self.next_beat = time.monotonic()  # stopped concurrently; the heartbeat reads it
         except CorralError:
-            pass  # the next heartbeat records it
+            pass  # `renew` tries again, or gives way to another supervisor
 
     # -- renew and record ----------------------------------------------------------------------
 
@@ -191,6 +203,8 @@ class RunLease:
         else:
             self._renewed_at = time.monotonic()
             self._read_stop(self.run)
+            if self.run.state is RunState.STARTING and self._is_executed:
+                self._record_launch()
 
     def _read_stop(self, run: Run) -> None:
         if run.state is RunState.STOPPING and self.stop_reason is None:
