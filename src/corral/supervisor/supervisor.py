@@ -142,17 +142,21 @@ class Supervisor:
         self._lease.next_beat = time.monotonic()
 
     def _start_attempt(self, previous: ExitStatus | None, quick_failures: int = 0) -> Attempt:
-        """Start the next attempt; `previous` is the end of the one before."""
-        attempt = Attempt.fork(
-            self._lease,
-            self._output,
-            self._plan,
-            previous=previous,
-            quick_failures=quick_failures,
-            on_output=self._control.send_output,
-        )
-        self._attempt = attempt
+        """Start the next attempt; `previous` is the end of the one before.
+
+        Raises Conflict when another supervisor has the run, and CannotStart after the end of the
+        run was recorded.
+        """
         try:
+            attempt = Attempt.fork(
+                self._lease,
+                self._output,
+                self._plan,
+                previous=previous,
+                quick_failures=quick_failures,
+                on_output=self._control.send_output,
+            )
+            self._attempt = attempt
             attempt.execute()
         except CannotStart as error:
             self._finish(ExitStatus(exit_code=error.exit_code, reason=error.reason))
