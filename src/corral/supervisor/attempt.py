@@ -10,9 +10,10 @@ from corral.adapters import process, process_marks
 from corral.adapters.process import ProcessIdentity
 from corral.domain.runs import outcome
 from corral.domain.runs.model import Attention
+from corral.domain.runs.supervision import LEFTOVER_GRACE_MS
 from corral.kernel.exit_status import ExitStatus
 from corral.supervisor.agent_io import AgentIO
-from corral.supervisor.child import LEFTOVER_GRACE_MS, AdoptedProcess, CannotStart, ChildProcess
+from corral.supervisor.child import AdoptedProcess, CannotStart, ChildProcess
 from corral.supervisor.terminate import Terminator
 
 if TYPE_CHECKING:

@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from corral.adapters import exit_files, process, process_marks
+from corral.domain.runs.supervision import LEFTOVER_GRACE_MS
 from corral.kernel.exit_status import ExitStatus
 
 if TYPE_CHECKING:
     import resource
 
-LEFTOVER_GRACE_MS = 2_000
 # ru_maxrss is in KiB on Linux and in bytes on macOS.
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1_024
 

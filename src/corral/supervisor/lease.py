@@ -1,8 +1,8 @@
 """The supervisor's lease on its run in the store: acquire, renew, give back, end.
 
-Every write carries the fencing token of the lease, so the writes of a replaced supervisor are
-rejected. The store may be unavailable for a while; the agent then continues. The end of the run
-is retried for `RETRY_TIMEOUT`; heartbeats, samples and log lines are skipped.
+Every write except log lines carries the fencing token of the lease, so the writes of a replaced
+supervisor are rejected. The store may be unavailable for a while; the agent then continues. The end
+of the run is retried for `RETRY_TIMEOUT`; heartbeats, samples and log lines are skipped.
 """
 
 import time
@@ -29,7 +29,7 @@ from corral.domain.runs.spec import SupervisedProcess
 from corral.domain.runs.supervision import LEASE_MS
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, NotFound
 from corral.kernel.exit_status import ExitStatus
-from corral.supervisor.retry import retry_while_unavailable
+from corral.supervisor.retry import RETRY_TIMEOUT, retry_while_unavailable
 
 if TYPE_CHECKING:
     from corral.adapters.providers.facts import LimitFact
@@ -40,7 +40,6 @@ MAX_HEARTBEAT_SECONDS = 10.0
 BEATS_PER_LEASE = 6
 LEASE_LOST = "the store was unavailable for longer than the lease"
 MAX_RETRY_PAUSE = 5.0  # seconds
-RETRY_TIMEOUT = 15 * 60.0  # seconds for which the end of a run is retried
 DEFAULT_PARK_MS = 5 * 60_000  # if the provider does not report when the quota is reset
 MAX_PARK_MS = 8 * 24 * 3_600_000  # a reset time further away is treated as wrong
 
@@ -107,7 +106,7 @@ class RunLease:
         `previous` is the end of the attempt before; None for a queued run. Raises Conflict when
         another supervisor has the run, or it is to stop.
         """
-        holding = SupervisedProcess(
+        supervised = SupervisedProcess(
             owner=self._owner,
             host=agent_process.host,
             boot_id=agent_process.boot_id,
@@ -118,11 +117,11 @@ class RunLease:
             folder=str(folder),
         )
         if previous is None:
-            self.run = self._store.internal.runs.acquire(self.run.id, holding)
+            self.run = self._store.internal.runs.acquire(self.run.id, supervised)
             self._read_lease_length()
         else:
             self.run = self._store.internal.runs.restart(
-                self.run, holding, previous, quick_failures=quick_failures
+                self.run, supervised, previous, quick_failures=quick_failures
             )
         self.is_parked = self._is_executed = False
 
