@@ -1,5 +1,6 @@
 """One attempt of a run: one process of the agent, with its streams and its end."""
 
+import errno
 import time
 from collections.abc import Callable, Iterator, Set
 from functools import partial
@@ -9,9 +10,10 @@ from corral.adapters import process, process_marks
 from corral.adapters.process import ProcessIdentity
 from corral.domain.runs import outcome
 from corral.domain.runs.model import Attention
+from corral.domain.runs.supervision import LEFTOVER_GRACE_MS
 from corral.kernel.exit_status import ExitStatus
 from corral.supervisor.agent_io import AgentIO
-from corral.supervisor.child import LEFTOVER_GRACE_MS, AdoptedProcess, CannotStart, ChildProcess
+from corral.supervisor.child import AdoptedProcess, CannotStart, ChildProcess
 from corral.supervisor.terminate import Terminator
 
 if TYPE_CHECKING:
@@ -76,19 +78,28 @@ class Attempt:
 
         So the store knows every agent that ever ran. `previous` is the end of the attempt before;
         None for a queued run. `on_output` is called with all copied output. Raises Conflict when
-        another supervisor has the run.
+        another supervisor has the run, and CannotStart when there is no process or file for the
+        attempt. No process and no descriptor is left after an error.
         """
         number = lease.run.attempts + 1
         command = plan.build_command(resume=number > 1)
         streams = plan.create_streams(command)
-        child = ChildProcess.fork(
-            command.args,
-            cwd=lease.run.cwd,
-            env=plan.build_environment(command),
-            stdio=streams.open_stdio(),
-            folder=plan.folder,
-            attempt=number,
-        )
+        try:
+            child = ChildProcess.fork(
+                command.args,
+                cwd=lease.run.cwd,
+                env=plan.build_environment(command),
+                stdio=streams.open_stdio(),
+                folder=plan.folder,
+                attempt=number,
+            )
+        except OSError as error:  # out of descriptors or disk space
+            streams.close()
+            path = str(error.filename or plan.folder)
+            raise CannotStart(error.errno or errno.EIO, path) from error
+        except BaseException:
+            streams.close()
+            raise
         streams.close_child_ends()
         try:
             agent_process = process.identify(child.pid)

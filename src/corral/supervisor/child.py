@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from corral.adapters import exit_files, process, process_marks
+from corral.domain.runs.supervision import LEFTOVER_GRACE_MS
 from corral.kernel.exit_status import ExitStatus
 
 if TYPE_CHECKING:
     import resource
 
-LEFTOVER_GRACE_MS = 2_000
 # ru_maxrss is in KiB on Linux and in bytes on macOS.
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1_024
 
@@ -72,11 +72,19 @@ class SupervisorPipes(NamedTuple):
 
 
 def _open_pipes() -> tuple[SupervisorPipes, ChildPipes]:
-    pid_reader, pid_writer = os.pipe()
-    gate_reader, gate_writer = os.pipe()
-    error_reader, error_writer = os.pipe()
-    exit_reader, exit_writer = os.pipe()
-    started_reader, started_writer = os.pipe()
+    pipes: list[tuple[int, int]] = []
+    try:
+        while len(pipes) < 5:
+            pipes.append(os.pipe())
+    except OSError:
+        _close(descriptor for pipe in pipes for descriptor in pipe)
+        raise
+    pid_pipe, gate_pipe, error_pipe, exit_pipe, started_pipe = pipes
+    pid_reader, pid_writer = pid_pipe
+    gate_reader, gate_writer = gate_pipe
+    error_reader, error_writer = error_pipe
+    exit_reader, exit_writer = exit_pipe
+    started_reader, started_writer = started_pipe
     own_ends = SupervisorPipes(pid_reader, gate_writer, error_reader, exit_reader)
     child_ends = ChildPipes(
         pid_writer, gate_reader, error_writer, exit_writer, started_reader, started_writer
@@ -89,8 +97,17 @@ def _close(descriptors: Iterable[int]) -> None:
         os.close(descriptor)
 
 
+def _fork_or_close(descriptors: Iterable[int]) -> int:
+    """Fork this process; if that fails, close the descriptors and raise OSError."""
+    try:
+        return os.fork()
+    except OSError:
+        _close(descriptors)
+        raise
+
+
 class CannotStart(Exception):
-    """The agent's program could not be executed."""
+    """The agent's process could not be created, or its program could not be executed."""
 
     def __init__(self, code: int, path: str) -> None:
         super().__init__(path)
@@ -129,8 +146,11 @@ class ChildProcess:
         attempt: int,
     ) -> "ChildProcess":
         """Fork guard and agent; the agent waits at the gate. Raises CannotStart."""
-        own_ends, child_ends = _open_pipes()
-        guard_pid = os.fork()
+        try:
+            own_ends, child_ends = _open_pipes()
+            guard_pid = _fork_or_close((*own_ends, *child_ends))
+        except OSError as error:
+            raise CannotStart(error.errno or errno.EAGAIN, argv[0]) from error
         if guard_pid == 0:
             try:
                 _close(own_ends)

@@ -1,8 +1,8 @@
 """The supervisor's lease on its run in the store: acquire, renew, give back, end.
 
-Every write carries the fencing token of the lease, so the writes of a replaced supervisor are
-rejected. The store may be unavailable for a while; the agent then continues. The end of the run
-is retried for `RETRY_TIMEOUT`; heartbeats, samples and log lines are skipped.
+Every write except log lines carries the fencing token of the lease, so the writes of a replaced
+supervisor are rejected. The store may be unavailable for a while; the agent then continues. The end
+of the run is retried for `RETRY_TIMEOUT`; heartbeats, samples and log lines are skipped.
 """
 
 import time
@@ -29,7 +29,7 @@ from corral.domain.runs.spec import SupervisedProcess
 from corral.domain.runs.supervision import LEASE_MS
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, NotFound
 from corral.kernel.exit_status import ExitStatus
-from corral.supervisor.retry import retry_while_unavailable
+from corral.supervisor.retry import RETRY_TIMEOUT, retry_while_unavailable
 
 if TYPE_CHECKING:
     from corral.adapters.providers.facts import LimitFact
@@ -40,7 +40,6 @@ MAX_HEARTBEAT_SECONDS = 10.0
 BEATS_PER_LEASE = 6
 LEASE_LOST = "the store was unavailable for longer than the lease"
 MAX_RETRY_PAUSE = 5.0  # seconds
-RETRY_TIMEOUT = 15 * 60.0  # seconds for which the end of a run is retried
 DEFAULT_PARK_MS = 5 * 60_000  # if the provider does not report when the quota is reset
 MAX_PARK_MS = 8 * 24 * 3_600_000  # a reset time further away is treated as wrong
 
@@ -66,6 +65,8 @@ class RunLease:
         """Whether another supervisor has the same agent now."""
         self.is_parked = False
         """Whether the run is queued until the provider's quota is reset, without an owner."""
+        self._is_executed = False
+        """Whether the agent's program was executed in the current attempt."""
         self._lease_ms = LEASE_MS
         self._renewed_at = time.monotonic()
         self.is_store_reachable = True
@@ -105,7 +106,7 @@ class RunLease:
         `previous` is the end of the attempt before; None for a queued run. Raises Conflict when
         another supervisor has the run, or it is to stop.
         """
-        holding = SupervisedProcess(
+        supervised = SupervisedProcess(
             owner=self._owner,
             host=agent_process.host,
             boot_id=agent_process.boot_id,
@@ -116,13 +117,13 @@ class RunLease:
             folder=str(folder),
         )
         if previous is None:
-            self.run = self._store.internal.runs.acquire(self.run.id, holding)
+            self.run = self._store.internal.runs.acquire(self.run.id, supervised)
             self._read_lease_length()
         else:
             self.run = self._store.internal.runs.restart(
-                self.run, holding, previous, quick_failures=quick_failures
+                self.run, supervised, previous, quick_failures=quick_failures
             )
-        self.is_parked = False
+        self.is_parked = self._is_executed = False
 
     def take_over(self) -> ProcessIdentity:
         """Take the run over from a supervisor that is gone; return its agent.
@@ -139,18 +140,28 @@ class RunLease:
             supervisor_token=self._me.start_token,
         )
         self._read_lease_length()
-        return ProcessIdentity(self._me.host, self._me.boot_id, run.pid, run.start_token)
+        agent_process = ProcessIdentity(self._me.host, self._me.boot_id, run.pid, run.start_token)
+        # An agent whose program was not executed exits when its supervisor is gone.
+        self._is_executed = process.check(agent_process) is process.Liveness.ALIVE
+        return agent_process
 
     def mark_launched(self) -> None:
-        """Record that the agent's program was executed."""
+        """Record that the agent's program was executed.
+
+        If the store is unavailable, the next heartbeat that reaches it records the launch.
+        """
+        self._is_executed = True
         self._schedule_beat()
+        self._record_launch()
+
+    def _record_launch(self) -> None:
         try:
-            self.run = self._store.internal.runs.launch(self.run)
-        except IllegalMove:  # the run was stopped concurrently
-            self.run = self._store.runs.get(self.run.id)
-            self._read_stop(self.run)
+            with self._store.server_timeout(self._beat_seconds):
+                self.run = self._store.internal.runs.launch(self.run)
+        except IllegalMove:
+            self.next_beat = time.monotonic()  # stopped concurrently; the heartbeat reads it
         except CorralError:
-            pass  # the next heartbeat records it
+            pass  # `renew` tries again, or gives way to another supervisor
 
     # -- renew and record ----------------------------------------------------------------------
 
@@ -191,6 +202,8 @@ class RunLease:
         else:
             self._renewed_at = time.monotonic()
             self._read_stop(self.run)
+            if self.run.state is RunState.STARTING and self._is_executed:
+                self._record_launch()
 
     def _read_stop(self, run: Run) -> None:
         if run.state is RunState.STOPPING and self.stop_reason is None:

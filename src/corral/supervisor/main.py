@@ -101,10 +101,13 @@ def main() -> int:
         supervisor_process.write_message(answer_fd, answer | {"run": order.run})
         if supervisor is not None:
             _supervise(store, supervisor)
-        elif "failed" in answer:
-            store.internal.runs.clean_up(store.runs.get(order.run))
-        # A slot that became free while this run was claimed may not have been given to another run.
-        store.internal.runs.drain_queue()
+        # Unavailable: the next recovery cleans up and starts the queued runs.
+        with suppress(StoreUnavailable):
+            if "failed" in answer:
+                store.internal.runs.clean_up(store.runs.get(order.run))
+            # A slot that became free while this run was claimed may not have been given to
+            # another run.
+            store.internal.runs.drain_queue()
     return 0
 
 
@@ -149,8 +152,9 @@ def _start(
     """Start or adopt the run, and return the answer for the caller.
 
     Keys of the answer: `pid`: the agent runs. `waits`: no slot is free, the run stays queued.
-    `taken`: another supervisor has the run, or it was stopped. `failed`: the run can never start;
-    the store has the reason.
+    `taken`: another supervisor has the run, or it was stopped. `failed`: the run did not start.
+    The store has the reason, unless `code` says that it is unavailable: the run then stays queued
+    and is started later.
     """
     try:
         run = store.runs.get(order.run)

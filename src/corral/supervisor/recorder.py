@@ -30,14 +30,12 @@ from corral.kernel.clock import SystemClock
 from corral.kernel.errors import CorralError, Held, StoreUnavailable
 from corral.supervisor.agent_io import MAX_PAUSE, AgentIO, Log
 from corral.supervisor.budget import STORE_TIMEOUT, BudgetWatch
-from corral.supervisor.retry import retry_while_unavailable
+from corral.supervisor.retry import RETRY_TIMEOUT, retry_while_unavailable
 
 if TYPE_CHECKING:
     from corral.api import Corral
     from corral.domain.charges.model import Charge
 
-# Seconds for which pending facts are retried after the agent has ended, as in `lease.py`.
-RETRY_TIMEOUT = 15 * 60.0
 # The maximum number of facts in memory while the store is unavailable. The output keeps the rest.
 MAX_PENDING_FACTS = 1_000
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from corral.kernel.errors import StoreUnavailable
 
 FIRST_PAUSE = 0.1
+# Seconds for which the end of a run and the last facts about it are retried.
+RETRY_TIMEOUT = 15 * 60.0
 
 
 def retry_while_unavailable(

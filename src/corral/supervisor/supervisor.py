@@ -42,8 +42,9 @@ class NextStep(Enum):
     """What follows the end of an attempt."""
 
     FINISH = auto()  # the run ends
-    RESTART = auto()  # another attempt, after a back-off
-    PARK = auto()  # another attempt, when the provider's quota is reset
+    RESTART = auto()  # the next attempt; its back-off is over
+    START_PARKED = auto()  # the next attempt of a parked run; the provider's quota is reset
+    LEAVE = auto()  # the parked run stays queued, or another supervisor has it
 
 
 class Supervisor:
@@ -117,18 +118,15 @@ class Supervisor:
                 return self.run
             quick_failures = self._count_quick_failures(attempt, exit_status)
             self._loop.renew_lease(attempt)  # reads a stop request, which rules out a restart
-            next_step = self._decide_next_step(attempt, exit_status, quick_failures)
-            if next_step is NextStep.PARK and not self._park(attempt):
-                # The run was stopped or taken over concurrently.
-                next_step = self._decide_without_quota(exit_status, quick_failures)
-            if next_step is NextStep.PARK and not self._wait_for_quota():
-                return self.run
-            if next_step is NextStep.RESTART and not self._wait_before_restart(quick_failures):
-                next_step = NextStep.FINISH
-            if next_step is NextStep.FINISH:
-                return self._finish(exit_status)
-            # A parked run is queued, so its next attempt is acquired like the first one.
-            previous = None if next_step is NextStep.PARK else exit_status
+            match self._wait_for_next_step(attempt, exit_status, quick_failures):
+                case NextStep.FINISH:
+                    return self._finish(exit_status)
+                case NextStep.LEAVE:
+                    return self.run
+                case NextStep.RESTART:
+                    previous: ExitStatus | None = exit_status
+                case NextStep.START_PARKED:
+                    previous = None  # a parked run is queued and acquired like a new one
             try:
                 attempt = self._start_attempt(previous, quick_failures)
             except (CannotStart, Conflict):
@@ -144,17 +142,21 @@ class Supervisor:
         self._lease.next_beat = time.monotonic()
 
     def _start_attempt(self, previous: ExitStatus | None, quick_failures: int = 0) -> Attempt:
-        """Start the next attempt; `previous` is the end of the one before."""
-        attempt = Attempt.fork(
-            self._lease,
-            self._output,
-            self._plan,
-            previous=previous,
-            quick_failures=quick_failures,
-            on_output=self._control.send_output,
-        )
-        self._attempt = attempt
+        """Start the next attempt; `previous` is the end of the one before.
+
+        Raises Conflict when another supervisor has the run, and CannotStart after the end of the
+        run was recorded.
+        """
         try:
+            attempt = Attempt.fork(
+                self._lease,
+                self._output,
+                self._plan,
+                previous=previous,
+                quick_failures=quick_failures,
+                on_output=self._control.send_output,
+            )
+            self._attempt = attempt
             attempt.execute()
         except CannotStart as error:
             self._finish(ExitStatus(exit_code=error.exit_code, reason=error.reason))
@@ -199,27 +201,35 @@ class Supervisor:
         lasted_ms = int((time.monotonic() - attempt.started_at) * 1_000)
         return outcome.count_quick_failures(self.run.quick_failures, exit_status, lasted_ms)
 
-    def _decide_next_step(
+    def _wait_for_next_step(
         self, attempt: Attempt, exit_status: ExitStatus, quick_failures: int
     ) -> NextStep:
-        """Decide what follows an attempt; changes nothing."""
+        """Decide what follows an attempt, and wait until the next attempt is due.
+
+        A run that failed because of the provider's quota is parked. If it was stopped or taken over
+        concurrently, it is not, and the restart policy decides.
+        """
+        if self._has_hit_quota(attempt, exit_status) and self._park(attempt):
+            return NextStep.START_PARKED if self._wait_for_quota() else NextStep.LEAVE
+        if not self._can_restart(exit_status, quick_failures):
+            return NextStep.FINISH
+        return NextStep.RESTART if self._wait_before_restart(quick_failures) else NextStep.FINISH
+
+    def _has_hit_quota(self, attempt: Attempt, exit_status: ExitStatus) -> bool:
         # Only an agent that failed by itself failed because of the quota.
         failed_by_itself = exit_status.exit_code != 0 and self._lease.stop_reason is None
-        if attempt.agent_io.quota_limit is not None and failed_by_itself:
-            return NextStep.PARK
-        return self._decide_without_quota(exit_status, quick_failures)
+        return attempt.agent_io.quota_limit is not None and failed_by_itself
 
-    def _decide_without_quota(self, exit_status: ExitStatus, quick_failures: int) -> NextStep:
+    def _can_restart(self, exit_status: ExitStatus, quick_failures: int) -> bool:
         if exit_status.finished_work or exit_status.signal_was_forwarded:
-            return NextStep.FINISH
-        should_restart = outcome.should_restart(
+            return False
+        return outcome.should_restart(
             exit_status,
             stop_reason=self._lease.stop_reason,
             attempts=self.run.attempts,
             max_restarts=self._launch.max_restarts,
             quick_failures=quick_failures,
         )
-        return NextStep.RESTART if should_restart else NextStep.FINISH
 
     def _park(self, attempt: Attempt) -> bool:
         """Queue the run until the quota is reset; return False if it was stopped or taken over."""

@@ -125,6 +125,8 @@ LISTS = {
 }
 
 BY_PID = Query(Run, f"SELECT {_COLUMNS} FROM runs WHERE pid = :pid ORDER BY id DESC LIMIT 1")
+# At most one run with a name is live: the newest one. Several are read because the ids of machines
+# with different clocks may be out of order.
 BY_NAME = Query(
     Run,
     f"""

@@ -30,6 +30,7 @@ from corral.kernel.money import check_micros
 from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
 
 LEASE_MS = 60 * SECOND
+LEFTOVER_GRACE_MS = 2_000  # between SIGTERM and SIGKILL for processes that an agent left behind
 
 
 def acquire(tx: Tx, id: str, process: SupervisedProcess, *, lease_ms: int | None = None) -> Run:

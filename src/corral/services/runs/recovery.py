@@ -25,7 +25,6 @@ from corral.services.runs.cleanup import clean_up
 if TYPE_CHECKING:
     from corral.db.database import Database
 
-LEFTOVER_GRACE_MS = 2_000
 EXIT_FILE_SECONDS = 5.0  # in which the guard writes the exit status that it has just seen
 
 
@@ -112,7 +111,7 @@ def _diagnose_by_lease(database: "Database", run: Run) -> RecoveryResult | None:
     if run.attempts <= max_restarts and run.state is not RunState.STOPPING:
         current = database.write(lambda tx: supervision.requeue(tx, run, reason="lease expired"))
     else:
-        current = _end_orphaned(database, run, Diagnosis("interrupt", "lease expired"))
+        current = _end_unseen(database, run, Diagnosis("interrupt", "lease expired"))
     return _make_result(run, current)
 
 
@@ -128,8 +127,8 @@ def _diagnose_by_process(database: "Database", run: Run) -> RecoveryResult | Non
         return None if is_recorded else _replace_supervisor(database, run)
     diagnosis = _DIAGNOSES[liveness]
     if is_recorded:
-        return _make_result(run, _end_orphaned(database, run, diagnosis))
-    return _make_result(run, _end_dead(database, run, diagnosis))
+        return _make_result(run, _end_unseen(database, run, diagnosis))
+    return _make_result(run, _end_after_agent_gone(database, run, diagnosis))
 
 
 def _check_supervisor(run: Run) -> Liveness:
@@ -140,23 +139,23 @@ def _check_supervisor(run: Run) -> Liveness:
 # -- the end of a run whose agent is gone --------------------------------------------------------
 
 
-def _end_dead(database: "Database", run: Run, diagnosis: Diagnosis) -> Run:
+def _end_after_agent_gone(database: "Database", run: Run, diagnosis: Diagnosis) -> Run:
     """Record the end of a run whose agent is gone, with its exit status if that was written."""
-    ended = _end_by_supervisor(database, run, diagnosis)
+    ended = _delegate_end_to_supervisor(database, run, diagnosis)
     if ended is not None:
         return ended
-    end = exit_files.wait_for_exit(
+    exit_status = exit_files.wait_for_exit(
         run_folder(run.id), run.attempts, run.pid or 0, EXIT_FILE_SECONDS
     )
-    if end.reason is not None:
-        diagnosis = diagnosis._replace(reason=end.reason)
-    restarted = _restart_or_none(database, run, end, diagnosis.reason)
+    if exit_status.reason is not None:
+        diagnosis = diagnosis._replace(reason=exit_status.reason)
+    restarted = _requeue_if_restartable(database, run, exit_status, diagnosis.reason)
     if restarted is not None:
         return restarted
-    return _record_orphan_end(database, run, end, diagnosis)
+    return _kill_leftovers_and_end(database, run, exit_status, diagnosis)
 
 
-def _end_by_supervisor(database: "Database", run: Run, diagnosis: Diagnosis) -> Run | None:
+def _delegate_end_to_supervisor(database: "Database", run: Run, diagnosis: Diagnosis) -> Run | None:
     """Let a new supervisor end the run; returns None when the run needs none, or none starts.
 
     The last turns and charges of an agent are in its stream, and its sandboxed commits in a private
@@ -173,7 +172,9 @@ def _end_by_supervisor(database: "Database", run: Run, diagnosis: Diagnosis) -> 
     return current
 
 
-def _restart_or_none(database: "Database", run: Run, end: ExitStatus, reason: str) -> Run | None:
+def _requeue_if_restartable(
+    database: "Database", run: Run, exit_status: ExitStatus, reason: str
+) -> Run | None:
     """Queue a run for its next attempt if its supervisor would have done so, else return None.
 
     The run is taken over first, so that only one of two recoveries continues. Only then are
@@ -183,9 +184,9 @@ def _restart_or_none(database: "Database", run: Run, end: ExitStatus, reason: st
     duration_ms = measure_attempt_ms(run)
     if duration_ms is None:
         duration_ms = outcome.QUICK_FAILURE_MS  # unknown, so it does not count as a quick failure
-    quick = outcome.count_quick_failures(run.quick_failures, end, duration_ms)
+    quick = outcome.count_quick_failures(run.quick_failures, exit_status, duration_ms)
     if not outcome.should_restart(
-        end,
+        exit_status,
         stop_reason=run.stop_reason,
         attempts=run.attempts,
         max_restarts=_get_launch(database, run).max_restarts,
@@ -193,10 +194,12 @@ def _restart_or_none(database: "Database", run: Run, end: ExitStatus, reason: st
     ):
         return None
     taken = _take_over(database, run)
-    process.terminate_run_processes(None, _mark_of(run), grace_period_ms=LEFTOVER_GRACE_MS)
-    cause = outcome.end_reason(end, None) if end.known else reason
+    process.terminate_run_processes(
+        None, _mark_of(run), grace_period_ms=supervision.LEFTOVER_GRACE_MS
+    )
+    cause = outcome.end_reason(exit_status, None) if exit_status.known else reason
     queued = database.write(
-        lambda tx: supervision.retry(tx, taken, end, reason=cause, quick_failures=quick)
+        lambda tx: supervision.retry(tx, taken, exit_status, reason=cause, quick_failures=quick)
     )
     dispatch.start_queued(database)
     return queued
@@ -211,8 +214,8 @@ def measure_attempt_ms(run: Run) -> int | None:
     return age - exit_files.age_ms(run_folder(run.id), run.attempts, run.pid or 0)
 
 
-def _record_orphan_end(
-    database: "Database", run: Run, end: ExitStatus, diagnosis: Diagnosis
+def _kill_leftovers_and_end(
+    database: "Database", run: Run, exit_status: ExitStatus, diagnosis: Diagnosis
 ) -> Run:
     """Kill the leftover processes of a run, record its end, and clean up.
 
@@ -221,11 +224,13 @@ def _record_orphan_end(
     """
     taken = _take_over(database, run)
     mark = _mark_of(run)
-    process.terminate_run_processes(None, mark, grace_period_ms=LEFTOVER_GRACE_MS)
+    process.terminate_run_processes(None, mark, grace_period_ms=supervision.LEFTOVER_GRACE_MS)
     survivors = tuple(survivor.pid for survivor in process.find_run_processes(None, mark))
-    if end.known:
-        known_end = end._replace(survivors=survivors)
-        current = database.write(lambda tx: ops.record_end(tx, taken, known_end), repeatable=True)
+    if exit_status.known:
+        known_status = exit_status._replace(survivors=survivors)
+        current = database.write(
+            lambda tx: ops.record_end(tx, taken, known_status), repeatable=True
+        )
     else:
         current = database.write(
             lambda tx: ops.end_orphaned(
@@ -242,7 +247,7 @@ def _record_orphan_end(
     return current
 
 
-def _end_orphaned(database: "Database", run: Run, diagnosis: Diagnosis) -> Run:
+def _end_unseen(database: "Database", run: Run, diagnosis: Diagnosis) -> Run:
     """Record the end of a run whose processes cannot be inspected."""
     return database.write(
         lambda tx: ops.end_orphaned(tx, run, verb=diagnosis.verb, reason=diagnosis.reason),
