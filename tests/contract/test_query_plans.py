@@ -1270,7 +1270,7 @@ ALL_CALLS = {
 } | PREPARED_CALLS
 
 
-def test_operation_uses_its_indexesand_no_full_scan(
+def test_operation_uses_its_indexes_and_no_full_scan(
     old_store: Corral, explain: Explain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(ALL_CALLS) == len(CALLS) + len(PREPARED_CALLS)
