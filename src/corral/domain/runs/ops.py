@@ -128,6 +128,12 @@ def record(
 
 # -- outcomes -----------------------------------------------------------------------------------
 # The final state depends on whether a stop was requested, so each of these locks the row first.
+#
+#   record_end    a supervisor or a recovery that knows the exit status
+#   end_orphaned  a recovery, or the supervisor that it started, without an exit status
+#   fail          a supervisor that cannot start a queued run
+#   finish        a caller that reports the exit code of a recorded process
+#   mark_lost     a caller that reports that a recorded process vanished
 
 
 def request_stop(
@@ -149,7 +155,7 @@ def request_stop(
     text = outcome.DEFAULT_STOP_REASONS[kind] if reason is None else reason
     check_text(text, "The reason", max_bytes=MAX_REASON_BYTES)
     if run.state is RunState.QUEUED:
-        return _close(tx, run, "cancel", ExitStatus(reason=text))
+        return _end(tx, run, "cancel", ExitStatus(reason=text))
     if run.state is RunState.STOPPING:
         return run
     return transition(
@@ -157,7 +163,9 @@ def request_stop(
     )
 
 
-def record_end(tx: Tx, run: Run, end: ExitStatus, *, output_bytes: int | None = None) -> Run:
+def record_end(
+    tx: Tx, run: Run, exit_status: ExitStatus, *, output_bytes: int | None = None
+) -> Run:
     """Record how a run ended. Idempotent: the first end is kept.
 
     Raises Held when the fence is stale: another supervisor or a recovery took the run over.
@@ -165,8 +173,8 @@ def record_end(tx: Tx, run: Run, end: ExitStatus, *, output_bytes: int | None = 
     current = lock_fenced(tx, run)
     if not current.is_live:
         return current
-    verb = outcome.end_verb(end, current.stop_kind)
-    return _close(tx, current, verb, end, output_bytes=output_bytes)
+    verb = outcome.end_verb(exit_status, current.stop_kind)
+    return _end(tx, current, verb, exit_status, output_bytes=output_bytes)
 
 
 def finish(tx: Tx, id: str, *, exit_code: int) -> Run:
@@ -177,8 +185,8 @@ def finish(tx: Tx, id: str, *, exit_code: int) -> Run:
     run = _lock_unsupervised(tx, id)
     if not run.is_live:
         return run
-    end = ExitStatus(exit_code=check_int(exit_code, "The exit code"))
-    return _close(tx, run, outcome.end_verb(end, run.stop_kind), end)
+    exit_status = ExitStatus(exit_code=check_int(exit_code, "The exit code"))
+    return _end(tx, run, outcome.end_verb(exit_status, run.stop_kind), exit_status)
 
 
 def fail(tx: Tx, id: str, *, reason: str) -> Run:
@@ -190,7 +198,7 @@ def fail(tx: Tx, id: str, *, reason: str) -> Run:
     run = _lock_unsupervised(tx, id)
     if not run.is_live:
         return run
-    return _close(tx, run, "fail", ExitStatus(reason=_shorten_reason(reason)))
+    return _end(tx, run, "fail", ExitStatus(reason=_shorten_reason(reason)))
 
 
 def _shorten_reason(reason: str) -> str:
@@ -207,9 +215,11 @@ def mark_lost(tx: Tx, id: str, *, reason: str = "gone") -> Run:
     run = _lock_unsupervised(tx, id)
     if not run.is_live:
         return run
-    end = ExitStatus(reason=_shorten_reason(reason))
-    verb = "cancel" if run.state is RunState.QUEUED else outcome.end_verb(end, run.stop_kind)
-    return _close(tx, run, verb, end)
+    exit_status = ExitStatus(reason=_shorten_reason(reason))
+    verb = (
+        "cancel" if run.state is RunState.QUEUED else outcome.end_verb(exit_status, run.stop_kind)
+    )
+    return _end(tx, run, verb, exit_status)
 
 
 def end_orphaned(
@@ -230,10 +240,12 @@ def end_orphaned(
     current = lock_fenced(tx, run)
     if not current.is_live:
         return current
-    end = ExitStatus(reason=reason, survivors=survivors, may_have_survivors=may_have_survivors)
+    exit_status = ExitStatus(
+        reason=reason, survivors=survivors, may_have_survivors=may_have_survivors
+    )
     if current.stop_kind is not None or survivors:
-        verb = outcome.end_verb(end, current.stop_kind)
-    return _close(tx, current, verb, end, output_bytes=output_bytes)
+        verb = outcome.end_verb(exit_status, current.stop_kind)
+    return _end(tx, current, verb, exit_status, output_bytes=output_bytes)
 
 
 def lock_fenced(tx: Tx, run: Run) -> Run:
@@ -270,8 +282,10 @@ def _lock_unsupervised(tx: Tx, id: str) -> Run:
     return run
 
 
-def _close(tx: Tx, run: Run, verb: str, end: ExitStatus, *, output_bytes: int | None = None) -> Run:
-    reason = outcome.end_reason(end, run.stop_reason)
+def _end(
+    tx: Tx, run: Run, verb: str, exit_status: ExitStatus, *, output_bytes: int | None = None
+) -> Run:
+    reason = outcome.end_reason(exit_status, run.stop_reason)
     ended = transition(
         tx,
         sql.RUNS,
@@ -279,17 +293,21 @@ def _close(tx: Tx, run: Run, verb: str, end: ExitStatus, *, output_bytes: int | 
         run.id,
         expected_fence=run.fence,
         fence=run.fence + 1,  # rejects the next write of the old supervisor
-        exit_code=end.exit_code,
-        signal=end.signal,
+        exit_code=exit_status.exit_code,
+        signal=exit_status.signal,
         reason=reason,
         ended_at=max(tx.now, run.started_at or run.created_at),  # the clock may have jumped back
         lease_until=None,
         attention=None,
         dialog=None,
         output_bytes=run.output_bytes if output_bytes is None else output_bytes,
-        cpu_ms=_pick_larger(run.cpu_ms, end.cpu_ms),
-        peak_bytes=_pick_larger(run.peak_bytes, end.peak_bytes),
-        event_data={"exit_code": end.exit_code, "signal": end.signal, "reason": reason},
+        cpu_ms=_pick_larger(run.cpu_ms, exit_status.cpu_ms),
+        peak_bytes=_pick_larger(run.peak_bytes, exit_status.peak_bytes),
+        event_data={
+            "exit_code": exit_status.exit_code,
+            "signal": exit_status.signal,
+            "reason": reason,
+        },
     )
     budgets.release_budget(tx, run.id)
     raise_alert(tx, ended, outcome.choose_alert_kind(ended.state, run.stop_kind), "end")

@@ -26,41 +26,41 @@ DEFAULT_STOP_REASONS = {
 _VERBS = {StopKind.TIMED_OUT: "time_out", StopKind.INTERRUPTED: "interrupt"}
 
 
-def end_verb(end: ExitStatus, stop: StopKind | None) -> str:
+def end_verb(exit_status: ExitStatus, stop: StopKind | None) -> str:
     """Return the verb of a run's end.
 
     The reason for a stop takes precedence over the exit status. A run whose processes are not known
     to be dead has crashed.
     """
-    if end.survivors or end.may_have_survivors:
+    if exit_status.survivors or exit_status.may_have_survivors:
         return "crash"
     if stop is not None:
         return _VERBS.get(stop, "cancel")
     # Some agents report a failure only in their output (a reason with exit code 0), and some are
     # ended by a signal after they finished (`finished_work`).
-    if end.finished_work or (end.exit_code == 0 and end.reason is None):
+    if exit_status.finished_work or (exit_status.exit_code == 0 and exit_status.reason is None):
         return "complete"
-    if end.signal_was_forwarded:
+    if exit_status.signal_was_forwarded:
         return "cancel"
-    return "fail" if end.exit_code is not None else "crash"
+    return "fail" if exit_status.exit_code is not None else "crash"
 
 
-def end_reason(end: ExitStatus, stop_reason: str | None) -> str | None:
+def end_reason(exit_status: ExitStatus, stop_reason: str | None) -> str | None:
     """Return a short reason for the outcome; None for a plain success."""
-    if end.survivors:
-        pids = ", ".join(map(str, end.survivors[:MAX_SHOWN_PIDS]))
-        return f"{len(end.survivors)} of its processes could not be killed (pid {pids})"
-    if end.may_have_survivors:
+    if exit_status.survivors:
+        pids = ", ".join(map(str, exit_status.survivors[:MAX_SHOWN_PIDS]))
+        return f"{len(exit_status.survivors)} of its processes could not be killed (pid {pids})"
+    if exit_status.may_have_survivors:
         return GUARD_KILLED_REASON
     if stop_reason is not None:
         return stop_reason
-    if end.finished_work or end.reason is not None:
-        return sanitize(end.reason, MAX_REASON)
-    if end.signal is not None:
-        return f"signal {end.signal}"
-    if end.exit_code is None:
+    if exit_status.finished_work or exit_status.reason is not None:
+        return sanitize(exit_status.reason, MAX_REASON)
+    if exit_status.signal is not None:
+        return f"signal {exit_status.signal}"
+    if exit_status.exit_code is None:
         return "gone"
-    return None if end.exit_code == 0 else f"exit code {end.exit_code}"
+    return None if exit_status.exit_code == 0 else f"exit code {exit_status.exit_code}"
 
 
 def sanitize(text: str | None, max_chars: int = MAX_NAME) -> str | None:
@@ -73,9 +73,9 @@ def sanitize(text: str | None, max_chars: int = MAX_NAME) -> str | None:
     return shorten(text.encode("utf-8", "replace").decode().replace("\0", ""), max_chars) or None
 
 
-def count_quick_failures(before: int, end: ExitStatus, lasted_ms: int) -> int:
+def count_quick_failures(before: int, exit_status: ExitStatus, lasted_ms: int) -> int:
     """Return how many attempts in a row failed within seconds, this one included."""
-    failed = end.exit_code != 0
+    failed = exit_status.exit_code != 0
     return before + 1 if failed and lasted_ms < QUICK_FAILURE_MS else 0
 
 
@@ -85,7 +85,7 @@ def compute_backoff_ms(quick_failures: int) -> int:
 
 
 def should_restart(
-    end: ExitStatus,
+    exit_status: ExitStatus,
     *,
     stop_reason: str | None,
     attempts: int,
@@ -93,7 +93,7 @@ def should_restart(
     quick_failures: int,
 ) -> bool:
     """Whether the run gets another attempt after this one."""
-    if stop_reason is not None or end.exit_code == 0:
+    if stop_reason is not None or exit_status.exit_code == 0:
         return False
     return attempts <= max_restarts and quick_failures < MAX_QUICK_FAILURES
 

@@ -101,9 +101,9 @@ def launch(tx: Tx, run: Run) -> Run:
 
 
 def restart(
-    tx: Tx, run: Run, process: SupervisedProcess, end: ExitStatus, *, quick_failures: int
+    tx: Tx, run: Run, process: SupervisedProcess, exit_status: ExitStatus, *, quick_failures: int
 ) -> Run:
-    """Begin another attempt of the same run, after the last one ended with `end`.
+    """Begin another attempt of the same run, after the last one ended with `exit_status`.
 
     The fence is incremented, so that late writes about the last attempt are rejected.
     """
@@ -124,7 +124,7 @@ def restart(
         event_data={
             "attempt": run.attempts + 1,
             "pid": process.pid,
-            "after": {"exit_code": end.exit_code, "signal": end.signal},
+            "after": {"exit_code": exit_status.exit_code, "signal": exit_status.signal},
         },
     )
 
@@ -336,7 +336,9 @@ def park(tx: Tx, run: Run, *, until: int, reason: str) -> Run:
     )
 
 
-def retry(tx: Tx, run: Run, end: ExitStatus, *, reason: str | None, quick_failures: int) -> Run:
+def retry(
+    tx: Tx, run: Run, exit_status: ExitStatus, *, reason: str | None, quick_failures: int
+) -> Run:
     """Requeue a run whose supervisor died with its agent, for the next attempt after a back-off.
 
     The host is kept, because the output is there.
@@ -345,7 +347,10 @@ def retry(tx: Tx, run: Run, end: ExitStatus, *, reason: str | None, quick_failur
         tx,
         run,
         reason,
-        {"after": {"exit_code": end.exit_code, "signal": end.signal}, "reason": reason},
+        {
+            "after": {"exit_code": exit_status.exit_code, "signal": exit_status.signal},
+            "reason": reason,
+        },
         due_at=tx.now + compute_backoff_ms(quick_failures),
         quick_failures=quick_failures,
         attention=None,
