@@ -177,6 +177,9 @@ def test_parked_run_shows_reason_and_time_and_can_be_stopped(home: Home) -> None
     assert start + 3_598_000 < parked.due_at < latest + 3_602_000
     assert home.recover() == []  # it is not due
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
+    wait_until(lambda: not is_alive(parked.supervisor_pid or 0), "the supervisor exited")
+    with home.store() as store:
+        assert store.outputs.get(run.id).sealed_at is not None, "the supervisor cleaned up"
 
 
 def test_parked_run_stays_parked_when_its_supervisor_gets_sigterm(home: Home) -> None:

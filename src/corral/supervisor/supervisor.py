@@ -17,7 +17,7 @@ from corral.adapters import process_marks
 from corral.adapters.process import ProcessIdentity
 from corral.domain.runs import outcome
 from corral.domain.runs.model import Diagnosis, Launch, Run
-from corral.kernel.errors import Conflict, StoreUnavailable
+from corral.kernel.errors import Conflict, NotFound, StoreUnavailable
 from corral.kernel.exit_status import ExitStatus
 from corral.services.runs.recovery import measure_attempt_ms
 from corral.supervisor.agent_io import AgentIO
@@ -122,7 +122,7 @@ class Supervisor:
                 case NextStep.FINISH:
                     return self._finish(exit_status)
                 case NextStep.LEAVE:
-                    return self.run
+                    return self._read_run()
                 case NextStep.RESTART:
                     previous: ExitStatus | None = exit_status
                 case NextStep.START_PARKED:
@@ -130,7 +130,16 @@ class Supervisor:
             try:
                 attempt = self._start_attempt(previous, quick_failures)
             except (CannotStart, Conflict):
-                return self._store.runs.get(self.run.id)
+                return self._read_run()
+
+    def _read_run(self) -> Run:
+        """Return the run as it is stored now: the caller cleans up if it has ended.
+
+        Returns it as last read if it was deleted, or if the store is unavailable.
+        """
+        with suppress(NotFound, StoreUnavailable):
+            return self._store.runs.get(self.run.id)
+        return self.run
 
     def interrupt(self) -> None:
         """End the run because this process received SIGTERM. Called from the signal handler."""
@@ -255,9 +264,13 @@ class Supervisor:
             if self._loop.is_interrupted:
                 return False
             self._loop.wait(min(left / 1_000, MAX_POLL_SECONDS))
-            with suppress(StoreUnavailable):
+            try:
                 if self._store.runs.get(self.run.id).fence != self.run.fence:
                     return False
+            except NotFound:
+                return False
+            except StoreUnavailable:
+                pass  # the run stays queued, and is started when its time has come
         return True
 
     # -- called by the control server (`ControlTarget`) ----------------------------------------
