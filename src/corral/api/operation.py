@@ -1,4 +1,8 @@
-"""Declaration of operations: a function of a transaction becomes a method of the API.
+"""Declaration of operations.
+
+`read` and `write` turn a function of a transaction into a method of the API; `operation` declares a
+method that composes operations or calls a workflow of `services`. A declaration states everything
+that is known about an operation besides its code: see `OperationPolicy`.
 
 The path of one call, `store.locks.renew(lock)`:
 
@@ -7,9 +11,6 @@ The path of one call, `store.locks.renew(lock)`:
     .renew              Operation       binds the declared function, once per resource
     renew(lock)         Database.write  opens the transaction, retries it if it is repeatable
     ops.renew(tx, …)    domain/locks    validates, executes the statements of sql.py
-
-A workflow of several transactions is a method of its resource with the decorator `@operation`; it
-calls a function of `services`.
 """
 
 from collections.abc import Callable, Sized
