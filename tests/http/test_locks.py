@@ -29,7 +29,7 @@ def test_agent_token_locks_in_its_own_name_and_breaks_no_other_lock(
         assert revoked.status_code == 403
         waiting = client.post("/api/locks/request", json=payload | {"path": "a"}).json()
         assert waiting["state"] == "waiting"
-        slow = client.get(f"/api/locks/{waiting['id']}/wait", params={"timeout_ms": 10})
+        slow = client.post(f"/api/locks/{waiting['id']}/wait", json={"timeout_ms": 10})
         assert slow.status_code == 403
         assert client.post("/api/locks/acquire", json=payload | {"wait": True}).status_code == 400
         assert len(client.get("/api/locks").json()["items"]) == 3
