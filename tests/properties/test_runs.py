@@ -145,6 +145,8 @@ class RunsMachine(StoreMachine):
             return NoRoom
         if entry.state != "queued":
             return IllegalMove
+        if entry.budget is None:
+            return None  # a plain command without a budget is not limited: its cost is unknown
         reserved = sum(item.reserved for item in self.entries.values() if item is not entry)
         remaining = BUDGET - sum(item.spent for item in self.entries.values()) - reserved
         needed = max((entry.budget or 0) - entry.spent, 0)
