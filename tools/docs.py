@@ -232,7 +232,9 @@ def render_states() -> str:
     for table in find_declarations(StatefulTable).values():
         transitions = table.transitions
         lines += ["", f"## {transitions.kind}", "", "```mermaid", "stateDiagram-v2"]
-        lines += [f"    [*] --> {state}: {verb}" for verb, state in transitions.entries.items()]
+        lines += [
+            f"    [*] --> {state}: {verb}" for verb, state in transitions.initial_states.items()
+        ]
         lines += [
             f"    {source} --> {transition.to}: {verb}"
             for verb, transition in transitions.verbs.items()

@@ -116,7 +116,7 @@ def iter_state_table_statements(table: StatefulTable[object]) -> Iterator[tuple[
     yield "import_events", _import_events(table.transitions.kind)
     for engine in ENGINES:
         yield f"insert_many.{engine}", _insert_many(table, kinds, (), "", engine)
-        for begin in table.transitions.entries:
+        for begin in table.transitions.initial_states:
             yield f"{begin}.{engine}", table.insert_query(dict.fromkeys(columns), "", begin, engine)
         for verb in table.transitions.verbs:
             for returns_row in (True, False):

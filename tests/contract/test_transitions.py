@@ -198,7 +198,7 @@ def test_move_of_a_missing_row_is_not_found_and_writes_nothing(store: Corral, ta
 
 @EACH_TABLE
 def test_new_row_enters_its_initial_state_with_one_event(store: Corral, table: Table) -> None:
-    for verb, initial in table.transitions.entries.items():
+    for verb, initial in table.transitions.initial_states.items():
         values = {**ROWS[table.table], **tied_to(table, initial)}
         values |= {name: f"{values[name]}{verb}" for name in NAMES if name in values}
         with store.transaction() as tx:
@@ -225,7 +225,7 @@ def test_event_of_a_move_has_project_time_actor_and_note(store: Corral, table: T
 
 @EACH_TABLE
 def test_every_state_can_be_reached(table: Table) -> None:
-    reached = {*table.transitions.entries.values()}
+    reached = {*table.transitions.initial_states.values()}
     while (
         grown := {move.to for move in table.transitions.verbs.values() if reached & {*move.sources}}
         - reached
@@ -241,7 +241,7 @@ def test_every_verb_starts_and_ends_in_states_of_its_table(table: Table) -> None
         assert sources
         assert {*sources, to} <= states
         assert len({*sources}) == len(sources)
-    assert not {*table.transitions.entries} & {*table.transitions.verbs}
+    assert not {*table.transitions.initial_states} & {*table.transitions.verbs}
 
 
 @EACH_TABLE

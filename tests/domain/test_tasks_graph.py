@@ -8,7 +8,7 @@ import corral
 from corral.api import Corral
 from corral.domain.tasks.model import MAX_PATH
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
-from corral.kernel.text import MAX_NAME
+from corral.kernel.validation import MAX_NAME
 from tests.support.store import raises_without_change
 from tests.support.task_factories import (
     board,

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import pytest
 
-from corral.kernel.states import Transition, TransitionTable, transition
+from corral.kernel.states import Transition, TransitionTable, allow
 from tests.support.grouped_cases import each_case
 
 
@@ -20,10 +20,10 @@ LIGHTS = TransitionTable(
     create_verb="install",
     initial=Light.RED,
     verbs={
-        "go": transition(Light.RED, to=Light.GREEN),
-        "stop": transition(Light.GREEN, to=Light.RED),
-        "blink": transition(Light.RED, Light.GREEN, to=Light.GREEN),
-        "smash": transition(Light.RED, Light.GREEN, to=Light.BROKEN),
+        "go": allow(Light.RED, to=Light.GREEN),
+        "stop": allow(Light.GREEN, to=Light.RED),
+        "blink": allow(Light.RED, Light.GREEN, to=Light.GREEN),
+        "smash": allow(Light.RED, Light.GREEN, to=Light.BROKEN),
     },
 )
 

@@ -95,7 +95,7 @@ def _decode(data: bytes | str) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError):
-        from corral.kernel.text import replace_invalid_utf8
+        from corral.kernel.validation import replace_invalid_utf8
 
         raw = data.encode("utf-8", "replace") if isinstance(data, str) else data
         return msgspec.json.decode(replace_invalid_utf8(raw))

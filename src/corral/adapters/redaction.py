@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from corral.kernel.redaction_policy import Policy, StoredParameter, may_hold_key, secret_rejected
-from corral.kernel.text import is_too_deep
+from corral.kernel.validation import is_too_deep
 
 # Shorter values are too often ordinary words.
 MIN_KNOWN_LENGTH = 8

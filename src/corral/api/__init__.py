@@ -27,7 +27,7 @@ from corral.db.tx import Tx
 from corral.db.types import Listener
 from corral.kernel.clock import Clock
 from corral.kernel.errors import StoreUnavailable
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.validation import MAX_NAME, check_text
 
 if TYPE_CHECKING:
     from corral.adapters.process_ancestry import Ancestor

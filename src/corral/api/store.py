@@ -7,7 +7,7 @@ from corral.api.operation import Resource, operation
 from corral.api.policy import USES_FILES
 from corral.db.types import Finding, Progress, QueryResult, no_progress
 from corral.kernel.errors import Invalid
-from corral.kernel.text import MAX_BODY, check_text
+from corral.kernel.validation import MAX_BODY, check_text
 from corral.services.store.model import Pruned
 
 if TYPE_CHECKING:

@@ -95,7 +95,7 @@ class StatefulTable(Generic[R]):
         conflict = f" ON CONFLICT {on_conflict} DO NOTHING" if on_conflict else ""
         insert = (
             f"INSERT INTO {self.table} ({names}, state)"
-            f" VALUES ({values}, '{self.transitions.entries[verb]}'){conflict}"
+            f" VALUES ({values}, '{self.transitions.initial_states[verb]}'){conflict}"
         )
         if self.make_record is None:
             return self.build_record_query(insert, engine)
@@ -109,7 +109,7 @@ class StatefulTable(Generic[R]):
         assert self.make_record is not None
         if len(row) > 1:
             values.update(zip(self.insert_expressions, row[1:], strict=True))
-        return self.make_record(row[0], values, self.transitions.entries[verb])
+        return self.make_record(row[0], values, self.transitions.initial_states[verb])
 
     def insert_value(self, column: str, engine: Engine) -> str:
         """Return the SQL for the value of a column in the INSERT of a new row."""

@@ -20,7 +20,7 @@ from corral.db.statement import Query, Row
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError, IllegalMove
 from corral.kernel.lease import stale_fence_error
-from corral.kernel.text import encode_json
+from corral.kernel.validation import encode_json
 
 R = TypeVar("R")
 

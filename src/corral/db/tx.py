@@ -7,7 +7,7 @@ from corral.db.dialect import Engine
 from corral.db.statement import Params, Query, Row, Statement
 from corral.kernel.ids import new_id
 from corral.kernel.redaction_policy import Policy, StoredParameter, secret_rejected
-from corral.kernel.text import encode_json
+from corral.kernel.validation import encode_json
 
 T = TypeVar("T")
 

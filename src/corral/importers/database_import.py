@@ -15,7 +15,7 @@ from corral.importers.report import ImportReport
 from corral.importers.source.database import SourceDatabase, open_source
 from corral.importers.source.private_copy import Unreadable
 from corral.kernel.errors import CorralError, NotFound, Refused
-from corral.kernel.text import check_text
+from corral.kernel.validation import check_text
 from corral.services.store.prune import count_imported
 
 OnRows = Callable[[int, int], object]

@@ -22,7 +22,7 @@ from corral.api import Corral
 from corral.domain.sessions.model import NewTurn, Session, Turn, find_undone_number
 from corral.integrations import resolve_store, run_shielded
 from corral.kernel.pagination import iter_all
-from corral.kernel.text import MAX_DEPTH
+from corral.kernel.validation import MAX_DEPTH
 
 try:
     from agents.memory import SessionSettings

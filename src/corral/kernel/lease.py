@@ -8,7 +8,7 @@ its fence, so the late result of the old owner is still accepted and the work is
 
 from corral.kernel.clock import DAY, SECOND
 from corral.kernel.errors import Held, Invalid
-from corral.kernel.text import check_int
+from corral.kernel.validation import check_int
 
 MIN_LEASE_MS = SECOND
 MAX_LEASE_MS = DAY

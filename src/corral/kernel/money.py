@@ -3,7 +3,7 @@
 from decimal import ROUND_HALF_UP, Decimal, DecimalException
 
 from corral.kernel.errors import Invalid
-from corral.kernel.text import check_int
+from corral.kernel.validation import check_int
 
 MICROS_PER_USD = 1_000_000
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from corral.kernel.errors import Invalid
-from corral.kernel.text import check_int
+from corral.kernel.validation import check_int
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ class Transition(NamedTuple):
     to: StrEnum
 
 
-def transition(*sources: StrEnum, to: StrEnum) -> Transition:
-    """Declare a transition from any of `sources`.
+def allow(*sources: StrEnum, to: StrEnum) -> Transition:
+    """Allow a verb in any of the states `sources`.
 
     `to` may be one of the sources: a letter that failed once is waiting again.
     """
@@ -51,7 +51,11 @@ class TransitionTable:
         self.initial = initial
         self.verbs = verbs
         self.import_states = import_states
-        self.entries: Mapping[str, StrEnum] = {create_verb: initial, **(other_create_verbs or {})}
+        self.initial_states: Mapping[str, StrEnum] = {
+            create_verb: initial,
+            **(other_create_verbs or {}),
+        }
+        """The state of a new row, by the verb that creates it."""
 
     def __getitem__(self, verb: str) -> Transition:
         return self.verbs[verb]

@@ -119,7 +119,7 @@ def parse_message(line: bytes) -> RpcMessage:
     except RpcError as error:
         if error.code != PARSE_ERROR:
             raise
-        from corral.kernel.text import replace_invalid_utf8
+        from corral.kernel.validation import replace_invalid_utf8
 
         try:
             return _parse(replace_invalid_utf8(line))

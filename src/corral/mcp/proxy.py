@@ -13,7 +13,7 @@ import msgspec
 
 from corral.adapters.http_client import DaemonClient
 from corral.kernel.errors import CorralError
-from corral.kernel.text import replace_invalid_utf8
+from corral.kernel.validation import replace_invalid_utf8
 from corral.mcp.protocol import INTERNAL_ERROR, RpcError, RpcMessage, RpcResponse, error_response
 
 

@@ -18,8 +18,8 @@ from corral.domain.tasks import declare
 from corral.domain.tasks import queries as tasks
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.pagination import MAX_LIMIT
-from corral.kernel.text import convert
 from corral.kernel.unset import UNSET
+from corral.kernel.validation import convert
 from corral.services.runs import dispatch, request
 
 if TYPE_CHECKING:

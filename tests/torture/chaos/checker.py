@@ -48,9 +48,9 @@ def legal_moves(history: History) -> Iterator[str]:
         if moves is None:
             continue
         key = event.kind, event.subject
-        if event.verb in moves.entries and key not in reached:
-            reached[key] = moves.entries[event.verb]
-        elif event.verb in moves.entries and event.verb not in moves.verbs:
+        if event.verb in moves.initial_states and key not in reached:
+            reached[key] = moves.initial_states[event.verb]
+        elif event.verb in moves.initial_states and event.verb not in moves.verbs:
             yield f"{event.subject} was created twice"
         elif event.verb in moves.verbs:
             sources, to = moves[event.verb]

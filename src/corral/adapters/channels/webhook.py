@@ -28,7 +28,7 @@ from corral.adapters.channels.contract import (
 )
 from corral.adapters.channels.signatures import parse_signed_at, verify_signature
 from corral.kernel.clock import SystemClock
-from corral.kernel.text import replace_invalid_utf8
+from corral.kernel.validation import replace_invalid_utf8
 
 
 class WebhookEvent(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

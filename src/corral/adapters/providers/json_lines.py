@@ -11,7 +11,7 @@ import msgspec
 from corral.adapters.output.lines import OutputLine
 from corral.adapters.providers.facts import LogFact, ProviderFact, TurnFact, UsageFact
 from corral.kernel.clock import Clock, SystemClock
-from corral.kernel.text import replace_invalid_utf8
+from corral.kernel.validation import replace_invalid_utf8
 
 if TYPE_CHECKING:
     from corral.adapters.providers.provider import StreamParser

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from corral.kernel.errors import Invalid
-from corral.kernel.states import TransitionTable, transition
-from corral.kernel.text import convert
+from corral.kernel.states import TransitionTable, allow
+from corral.kernel.validation import convert
 
 
 class AgentState(StrEnum):
@@ -22,9 +22,9 @@ TRANSITIONS = TransitionTable(
     initial=AgentState.ACTIVE,
     import_states=(AgentState.ACTIVE, AgentState.RETIRED),
     verbs={
-        "edit": transition(AgentState.ACTIVE, to=AgentState.ACTIVE),
-        "retire": transition(AgentState.ACTIVE, to=AgentState.RETIRED),
-        "restore": transition(AgentState.RETIRED, to=AgentState.ACTIVE),
+        "edit": allow(AgentState.ACTIVE, to=AgentState.ACTIVE),
+        "retire": allow(AgentState.ACTIVE, to=AgentState.RETIRED),
+        "restore": allow(AgentState.RETIRED, to=AgentState.ACTIVE),
     },
 )
 

@@ -22,8 +22,8 @@ from corral.domain.agents.roles import get_instructions
 from corral.domain.agents.tools import is_allowed
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.pagination import Page
-from corral.kernel.text import MAX_BODY, MAX_NAME, check_int, check_text, encode_json
 from corral.kernel.unset import UNSET
+from corral.kernel.validation import MAX_BODY, MAX_NAME, check_int, check_text, encode_json
 from corral.kernel.words import split_command
 
 # Names occur in mailboxes and scopes (agent:NAME) and must not look like ids.

@@ -8,8 +8,8 @@ from enum import StrEnum
 import msgspec
 
 from corral.kernel.errors import Invalid
-from corral.kernel.states import TransitionTable, transition
-from corral.kernel.text import check_text
+from corral.kernel.states import TransitionTable, allow
+from corral.kernel.validation import check_text
 from corral.kernel.words import split_command
 
 
@@ -23,7 +23,7 @@ TRANSITIONS = TransitionTable(
     AlertState,
     create_verb="add",
     initial=AlertState.ACTIVE,
-    verbs={"remove": transition(AlertState.ACTIVE, to=AlertState.REMOVED)},
+    verbs={"remove": allow(AlertState.ACTIVE, to=AlertState.REMOVED)},
 )
 
 

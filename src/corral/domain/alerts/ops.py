@@ -14,7 +14,7 @@ from corral.domain.mail.payloads import AlertPayload
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.pagination import Page
-from corral.kernel.text import (
+from corral.kernel.validation import (
     MAX_NAME,
     check_choice,
     check_optional_text,

@@ -16,7 +16,7 @@ from corral.kernel.clock import utc_date
 from corral.kernel.errors import NotFound, Refused
 from corral.kernel.money import check_micros, format_usd
 from corral.kernel.pagination import Page
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.validation import MAX_NAME, check_text
 
 
 def set_budget(tx: Tx, scope: str, limit_micros: int, *, period: str = "total") -> Budget:

@@ -11,7 +11,7 @@ import msgspec
 
 from corral.kernel.errors import Invalid
 from corral.kernel.money import format_usd
-from corral.kernel.text import MAX_NAME, check_choice, check_text
+from corral.kernel.validation import MAX_NAME, check_choice, check_text
 
 
 class CostSource(StrEnum):

@@ -21,7 +21,7 @@ from corral.kernel.errors import Invalid
 from corral.kernel.ids import parse_number
 from corral.kernel.money import MAX_MICROS, check_micros
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import MAX_NAME, check_int, check_optional_text, check_text
+from corral.kernel.validation import MAX_NAME, check_int, check_optional_text, check_text
 
 RETENTION = sql.RETENTION
 TOTALS_RETENTION = sql.TOTALS_RETENTION

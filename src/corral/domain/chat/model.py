@@ -18,8 +18,8 @@ import msgspec
 
 from corral.adapters.channels.contract import MessageKind
 from corral.kernel.errors import Invalid
-from corral.kernel.states import TransitionTable, transition
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.states import TransitionTable, allow
+from corral.kernel.validation import MAX_NAME, check_text
 
 MAX_PLATFORM_ID = 500
 
@@ -41,7 +41,7 @@ CHANNEL_TRANSITIONS = TransitionTable(
     create_verb="add",
     initial=ChannelState.ACTIVE,
     import_states=(ChannelState.REMOVED,),
-    verbs={"remove": transition(ChannelState.ACTIVE, to=ChannelState.REMOVED)},
+    verbs={"remove": allow(ChannelState.ACTIVE, to=ChannelState.REMOVED)},
 )
 
 
@@ -96,8 +96,8 @@ PLACE_TRANSITIONS = TransitionTable(
     initial=PlaceState.OPEN,
     import_states=(PlaceState.OPEN, PlaceState.BLOCKED),
     verbs={
-        "block": transition(PlaceState.OPEN, to=PlaceState.BLOCKED),
-        "unblock": transition(PlaceState.BLOCKED, to=PlaceState.OPEN),
+        "block": allow(PlaceState.OPEN, to=PlaceState.BLOCKED),
+        "unblock": allow(PlaceState.BLOCKED, to=PlaceState.OPEN),
     },
 )
 
@@ -159,10 +159,10 @@ SENDER_TRANSITIONS = TransitionTable(
     create_verb="discover",
     initial=SenderState.UNKNOWN,
     verbs={
-        "approve": transition(
+        "approve": allow(
             SenderState.UNKNOWN, SenderState.KNOWN, SenderState.BLOCKED, to=SenderState.KNOWN
         ),
-        "block": transition(SenderState.UNKNOWN, SenderState.KNOWN, to=SenderState.BLOCKED),
+        "block": allow(SenderState.UNKNOWN, SenderState.KNOWN, to=SenderState.BLOCKED),
     },
 )
 
@@ -204,8 +204,8 @@ WIRING_TRANSITIONS = TransitionTable(
     initial=WiringState.ACTIVE,
     import_states=(WiringState.REMOVED,),
     verbs={
-        "change": transition(WiringState.ACTIVE, to=WiringState.ACTIVE),
-        "remove": transition(WiringState.ACTIVE, to=WiringState.REMOVED),
+        "change": allow(WiringState.ACTIVE, to=WiringState.ACTIVE),
+        "remove": allow(WiringState.ACTIVE, to=WiringState.REMOVED),
     },
 )
 
@@ -282,8 +282,8 @@ DESTINATION_TRANSITIONS = TransitionTable(
     initial=DestinationState.GRANTED,
     import_states=(DestinationState.REVOKED,),
     verbs={
-        "revoke": transition(DestinationState.GRANTED, to=DestinationState.REVOKED),
-        "regrant": transition(*DestinationState, to=DestinationState.GRANTED),
+        "revoke": allow(DestinationState.GRANTED, to=DestinationState.REVOKED),
+        "regrant": allow(*DestinationState, to=DestinationState.GRANTED),
     },
 )
 
@@ -326,13 +326,13 @@ MESSAGE_TRANSITIONS = TransitionTable(
     },
     verbs={
         # Still held, for another reason.
-        "hold_again": transition(MessageState.HELD, to=MessageState.HELD),
-        "release": transition(MessageState.HELD, to=MessageState.ROUTED),
-        "dismiss": transition(MessageState.HELD, to=MessageState.IGNORED),
-        "reject": transition(MessageState.HELD, to=MessageState.REFUSED),
+        "hold_again": allow(MessageState.HELD, to=MessageState.HELD),
+        "release": allow(MessageState.HELD, to=MessageState.ROUTED),
+        "dismiss": allow(MessageState.HELD, to=MessageState.IGNORED),
+        "reject": allow(MessageState.HELD, to=MessageState.REFUSED),
         # Also from undelivered: an operator can send the letter again.
-        "deliver": transition(MessageState.QUEUED, MessageState.UNDELIVERED, to=MessageState.SENT),
-        "give_up": transition(MessageState.QUEUED, to=MessageState.UNDELIVERED),
+        "deliver": allow(MessageState.QUEUED, MessageState.UNDELIVERED, to=MessageState.SENT),
+        "give_up": allow(MessageState.QUEUED, to=MessageState.UNDELIVERED),
     },
 )
 

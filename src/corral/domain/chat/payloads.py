@@ -9,7 +9,7 @@ import msgspec
 from corral.domain.chat.model import Message, Place, Route, Sender, UnmatchedPolicy, Wiring
 from corral.domain.mail.model import Letter, LetterDraft
 from corral.domain.mail.payloads import ChatPayload, UndeliveredNotice, parse_payload
-from corral.kernel.text import convert
+from corral.kernel.validation import convert
 
 
 def parse_chat(letter: Letter) -> ChatPayload | None:

@@ -16,7 +16,7 @@ from corral.domain.checkpoints.model import (
 )
 from corral.kernel.errors import Invalid
 from corral.kernel.pagination import Page
-from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
+from corral.kernel.validation import MAX_NAME, check_optional_text, check_text, encode_json
 
 RETENTION = (sql.WRITES_RETENTION, sql.CHECKPOINTS_RETENTION)
 MAX_BYTES = 64 * 1024 * 1024

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from corral.kernel.states import TransitionTable, transition
+from corral.kernel.states import TransitionTable, allow
 
 
 class DecisionState(StrEnum):
@@ -32,10 +32,10 @@ TRANSITIONS = TransitionTable(
         DecisionState.DISMISSED,
     ),
     verbs={
-        "propose": transition(DecisionState.RECORDED, to=DecisionState.PROPOSED),
-        "confirm": transition(*_PENDING, to=DecisionState.CONFIRMED),
-        "reject": transition(*_PENDING, to=DecisionState.REJECTED),
-        "dismiss": transition(*_PENDING, to=DecisionState.DISMISSED),
+        "propose": allow(DecisionState.RECORDED, to=DecisionState.PROPOSED),
+        "confirm": allow(*_PENDING, to=DecisionState.CONFIRMED),
+        "reject": allow(*_PENDING, to=DecisionState.REJECTED),
+        "dismiss": allow(*_PENDING, to=DecisionState.DISMISSED),
     },
 )
 

@@ -16,7 +16,7 @@ from corral.domain.settings import ops as settings
 from corral.kernel.deadline import is_overdue
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import (
+from corral.kernel.validation import (
     MAX_NAME,
     check_category,
     check_optional_text,

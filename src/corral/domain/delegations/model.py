@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from corral.kernel.states import TransitionTable, transition
+from corral.kernel.states import TransitionTable, allow
 
 
 class DelegationState(StrEnum):
@@ -32,10 +32,10 @@ TRANSITIONS = TransitionTable(
         DelegationState.EXPIRED,
     ),
     verbs={
-        "finish": transition(DelegationState.ACTIVE, to=DelegationState.DONE),
-        "fail": transition(DelegationState.ACTIVE, to=DelegationState.FAILED),
-        "cancel": transition(DelegationState.ACTIVE, to=DelegationState.CANCELLED),
-        "expire": transition(DelegationState.ACTIVE, to=DelegationState.EXPIRED),
+        "finish": allow(DelegationState.ACTIVE, to=DelegationState.DONE),
+        "fail": allow(DelegationState.ACTIVE, to=DelegationState.FAILED),
+        "cancel": allow(DelegationState.ACTIVE, to=DelegationState.CANCELLED),
+        "expire": allow(DelegationState.ACTIVE, to=DelegationState.EXPIRED),
     },
 )
 

@@ -15,7 +15,7 @@ from corral.kernel.clock import DAY, YEAR
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.ids import parse_number
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import check_int, check_optional_text, check_text, encode_json
+from corral.kernel.validation import check_int, check_optional_text, check_text, encode_json
 
 RETENTION = sql.RETENTION
 LETTER_MS = 30 * DAY

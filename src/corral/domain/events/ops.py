@@ -8,7 +8,7 @@ from corral.domain.events import sql
 from corral.domain.events.model import Event
 from corral.kernel.errors import Invalid
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.validation import MAX_NAME, check_text
 
 RETENTION = sql.RETENTION
 _CURSOR = re.compile(r"(?:([0-9]{1,18})-)?([0-9]{1,18})")

@@ -11,8 +11,8 @@ import msgspec
 
 from corral.domain.mail.model import check_mailbox, mailbox_kind
 from corral.kernel.errors import Invalid, Refused
-from corral.kernel.states import TransitionTable, transition
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.states import TransitionTable, allow
+from corral.kernel.validation import MAX_NAME, check_text
 
 
 class GroupState(StrEnum):
@@ -26,7 +26,7 @@ TRANSITIONS = TransitionTable(
     create_verb="create",
     initial=GroupState.OPEN,
     import_states=(GroupState.OPEN, GroupState.ARCHIVED),
-    verbs={"archive": transition(GroupState.OPEN, to=GroupState.ARCHIVED)},
+    verbs={"archive": allow(GroupState.OPEN, to=GroupState.ARCHIVED)},
 )
 
 

@@ -26,7 +26,7 @@ from corral.domain.projects import ops as projects
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Ambiguous, Conflict, NotFound, Refused
 from corral.kernel.pagination import MAX_LIMIT, Page, iter_all
-from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
+from corral.kernel.validation import MAX_NAME, check_optional_text, check_text, encode_json
 
 PRUNABLE = sql.PRUNABLE
 POSTS_RETENTION, REACTIONS_RETENTION = sql.POSTS_RETENTION, sql.REACTIONS_RETENTION

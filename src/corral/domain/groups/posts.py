@@ -23,7 +23,13 @@ from corral.domain.mail.payloads import GroupPost
 from corral.kernel.clock import DAY
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.pagination import LAST_NUMBER, Page
-from corral.kernel.text import MAX_NAME, check_int, check_optional_text, check_text, encode_json
+from corral.kernel.validation import (
+    MAX_NAME,
+    check_int,
+    check_optional_text,
+    check_text,
+    encode_json,
+)
 
 LETTER_MS = 30 * DAY
 """How long the letter of a post waits; the post itself is kept longer."""

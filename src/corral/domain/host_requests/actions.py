@@ -28,7 +28,7 @@ from corral.domain.schedules.recurrence import check_cron, check_every, load_zon
 from corral.domain.sessions import ops as sessions
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.text import MAX_TEXT, check_text
+from corral.kernel.validation import MAX_TEXT, check_text
 
 MAX_REASON = 2_000
 

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from corral.kernel.states import TransitionTable, transition
-from corral.kernel.text import encode_json
+from corral.kernel.states import TransitionTable, allow
+from corral.kernel.validation import encode_json
 
 
 class RequestState(StrEnum):
@@ -23,10 +23,10 @@ TRANSITIONS = TransitionTable(
     create_verb="ask",
     initial=RequestState.WAITING,
     verbs={
-        "do": transition(RequestState.WAITING, to=RequestState.DONE),
-        "refuse": transition(RequestState.WAITING, to=RequestState.REFUSED),
-        "expire": transition(RequestState.WAITING, to=RequestState.EXPIRED),
-        "fail": transition(RequestState.WAITING, to=RequestState.FAILED),
+        "do": allow(RequestState.WAITING, to=RequestState.DONE),
+        "refuse": allow(RequestState.WAITING, to=RequestState.REFUSED),
+        "expire": allow(RequestState.WAITING, to=RequestState.EXPIRED),
+        "fail": allow(RequestState.WAITING, to=RequestState.FAILED),
     },
 )
 

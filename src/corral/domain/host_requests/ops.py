@@ -37,7 +37,7 @@ from corral.domain.sessions import ops as sessions
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.pagination import Page
-from corral.kernel.text import MAX_NAME, check_optional_text, check_text, convert, encode_json
+from corral.kernel.validation import MAX_NAME, check_optional_text, check_text, convert, encode_json
 
 RETENTION = sql.RETENTION
 MAX_WAITING = 20

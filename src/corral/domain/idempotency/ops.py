@@ -4,7 +4,7 @@ from corral.db.tx import Tx
 from corral.domain.idempotency import sql
 from corral.domain.idempotency.model import StoredResponse
 from corral.kernel.errors import Conflict
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.validation import MAX_NAME, check_text
 
 RETENTION = sql.RETENTION
 

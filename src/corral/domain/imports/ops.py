@@ -21,7 +21,7 @@ from corral.domain.sessions import ops as sessions
 from corral.domain.sessions.model import NewTurn, Session
 from corral.kernel.errors import Conflict, NotFound
 from corral.kernel.pagination import Page
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.validation import MAX_NAME, check_text
 
 RETENTION = sql.RETENTION
 MAX_PATH = 4_096

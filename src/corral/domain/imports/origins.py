@@ -12,7 +12,7 @@ from corral.db.tx import Tx
 from corral.domain.imports import sql
 from corral.domain.imports.model import Origin
 from corral.kernel.pagination import Page
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.validation import MAX_NAME, check_text
 
 
 class KnownRow(NamedTuple):

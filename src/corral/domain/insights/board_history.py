@@ -16,7 +16,7 @@ from corral.domain.projects import ops as projects
 from corral.domain.tasks.model import TRANSITIONS, TaskState
 from corral.kernel.errors import Invalid
 from corral.kernel.pagination import LAST_ID, check_limit, decode_cursor, make_page
-from corral.kernel.text import check_int
+from corral.kernel.validation import check_int
 
 # How many of the locks that were granted before the time are examined, newest first.
 MAX_GRANTS_SCANNED = 5_000
@@ -87,7 +87,7 @@ def _to_past_task(task: _BoardTask, events: dict[int, TaskEvent]) -> PastTask:
     moved = events.get(task.moved or 0)
     if moved is None:
         return unknown
-    state = TRANSITIONS.entries.get(moved.verb) or TRANSITIONS[moved.verb].to
+    state = TRANSITIONS.initial_states.get(moved.verb) or TRANSITIONS[moved.verb].to
     claimed = events.get(task.claimed or 0) if state in _STATES_WITH_AGENT else None
     return replace(
         unknown,

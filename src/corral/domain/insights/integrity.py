@@ -254,25 +254,31 @@ def _read_events(tx: Tx, statement: Statement, rows: Sequence[Any]) -> list[Any]
 
 
 def _get_state_after(table: StatefulTable[Any], verb: str, data: Any) -> str | None:
-    moves = table.transitions
+    transitions = table.transitions
     if verb == "import":
         values: Any = msgspec.json.decode(data) if data else None
         return values.get("state") if isinstance(values, dict) else None
-    return moves.entries[verb] if verb in moves.entries else moves[verb].to
+    return (
+        transitions.initial_states[verb]
+        if verb in transitions.initial_states
+        else transitions[verb].to
+    )
 
 
 # ORDER BY … LIMIT 1 instead of max(): for max() SQLite reads the whole view for each row. `seq + 0`
 # keeps PostgreSQL from scanning the primary key of all events.
 @cache
 def _build_statements(table: StatefulTable[Any]) -> tuple[Statement, Statement]:
-    moves = table.transitions
-    verbs = ", ".join(f"'{verb}'" for verb in ("import", *moves.entries, *moves.verbs))
+    transitions = table.transitions
+    verbs = ", ".join(
+        f"'{verb}'" for verb in ("import", *transitions.initial_states, *transitions.verbs)
+    )
     public = table.public_id.replace(table.key, f"{table.table}.{table.key}")
     return (
         Statement(f"""
             SELECT {table.key}, {public}, state, (
                 SELECT event.seq + 0 AS place FROM {{events_of_subject}} AS event
-                WHERE event.subject = {public} AND event.kind = '{moves.kind}'
+                WHERE event.subject = {public} AND event.kind = '{transitions.kind}'
                   AND event.verb IN ({verbs})
                 ORDER BY place DESC LIMIT 1)
             FROM {table.table} WHERE {table.key} > :after ORDER BY {table.key} LIMIT :limit

@@ -33,7 +33,7 @@ from corral.kernel.pagination import (
     decode_cursor,
     encode_cursor,
 )
-from corral.kernel.text import MAX_NAME, check_choice, check_int, check_text, encode_json
+from corral.kernel.validation import MAX_NAME, check_choice, check_int, check_text, encode_json
 
 MAX_SHOWN = 20
 """Entries of each list in an overview."""

@@ -319,7 +319,7 @@ def _select_last_event(verbs: Iterable[str]) -> str:
 
 
 _TASK_AT = f"""SELECT id, key, title, role, coalesce(archived_at, 0) AS left_at,
-    {_select_last_event([*TRANSITIONS.entries, *TRANSITIONS.verbs])} AS moved,
+    {_select_last_event([*TRANSITIONS.initial_states, *TRANSITIONS.verbs])} AS moved,
     {_select_last_event(["claim"])} AS claimed
     FROM tasks WHERE project_id = :project AND created_at <= :at"""
 

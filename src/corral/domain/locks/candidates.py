@@ -7,7 +7,7 @@ from corral.db.tx import Tx
 from corral.domain.locks import sql
 from corral.domain.locks.model import Lock
 from corral.kernel.path_patterns import get_literal_prefix, list_ancestor_prefixes
-from corral.kernel.text import encode_json
+from corral.kernel.validation import encode_json
 
 HIGHEST_KEY = "\U0010ffff"
 """Sorts after every path."""

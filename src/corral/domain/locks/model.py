@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from corral.kernel.states import TransitionTable, transition
+from corral.kernel.states import TransitionTable, allow
 
 
 class LockState(StrEnum):
@@ -32,11 +32,11 @@ TRANSITIONS = TransitionTable(
     import_states=(LockState.RELEASED, LockState.EXPIRED),
     other_create_verbs={"request": LockState.WAITING},
     verbs={
-        "grant": transition(LockState.WAITING, to=LockState.HELD),
-        "release": transition(LockState.HELD, to=LockState.RELEASED),
-        "expire": transition(LockState.HELD, LockState.WAITING, to=LockState.EXPIRED),
-        "withdraw": transition(LockState.WAITING, to=LockState.WITHDRAWN),
-        "revoke": transition(LockState.HELD, LockState.WAITING, to=LockState.REVOKED),
+        "grant": allow(LockState.WAITING, to=LockState.HELD),
+        "release": allow(LockState.HELD, to=LockState.RELEASED),
+        "expire": allow(LockState.HELD, LockState.WAITING, to=LockState.EXPIRED),
+        "withdraw": allow(LockState.WAITING, to=LockState.WITHDRAWN),
+        "revoke": allow(LockState.HELD, LockState.WAITING, to=LockState.REVOKED),
     },
 )
 

@@ -23,7 +23,7 @@ from corral.kernel.ids import parse_number
 from corral.kernel.lease import lease_expiry
 from corral.kernel.pagination import LAST_NUMBER, check_limit
 from corral.kernel.path_patterns import get_literal_prefix
-from corral.kernel.text import MAX_NAME, check_optional_text, check_text
+from corral.kernel.validation import MAX_NAME, check_optional_text, check_text
 
 RETENTION = sql.RETENTION
 TTL_MS = 5 * MINUTE

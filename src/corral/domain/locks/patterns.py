@@ -6,7 +6,7 @@ from stat import S_IFDIR, S_ISDIR, S_ISLNK
 
 from corral.kernel.errors import Invalid
 from corral.kernel.path_patterns import WHOLE_PROJECT, has_wildcard, strip_trailing_wildcards
-from corral.kernel.text import check_text
+from corral.kernel.validation import check_text
 
 MAX_PATTERN = 500
 MAX_WILDCARD_PATTERN = 250  # comparing two such patterns costs the product of their lengths

@@ -10,7 +10,7 @@ from corral.domain.projects import ops as projects
 from corral.domain.projects.model import Project
 from corral.kernel.errors import Held, Invalid
 from corral.kernel.ids import parse_number
-from corral.kernel.text import MAX_NAME, check_int, check_text
+from corral.kernel.validation import MAX_NAME, check_int, check_text
 
 _MODES = {mode.value: mode for mode in LockMode}
 _OWNER = re.compile(r"(agent|user|session|run):[^\s\x00-\x1f\x7f]{1,200}")

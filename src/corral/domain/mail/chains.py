@@ -20,7 +20,7 @@ from corral.domain.mail.model import (
 )
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Refused
-from corral.kernel.text import encode_json
+from corral.kernel.validation import encode_json
 
 RETENTION = chains_sql.LETTER_CHAINS_RETENTION
 ChainTable = Literal["schedules", "questions", "delegations"]

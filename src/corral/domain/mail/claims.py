@@ -7,7 +7,7 @@ from corral.kernel.errors import Held, Invalid
 from corral.kernel.ids import parse_number
 from corral.kernel.lease import lease_expiry, stale_fence_error
 from corral.kernel.pagination import check_limit
-from corral.kernel.text import MAX_NAME, check_int, check_text
+from corral.kernel.validation import MAX_NAME, check_int, check_text
 
 LEASE_MS = 30_000
 

@@ -14,8 +14,8 @@ import msgspec
 
 from corral.kernel.errors import Invalid
 from corral.kernel.ids import parse_number
-from corral.kernel.states import TransitionTable, transition
-from corral.kernel.text import check_int, encode_text
+from corral.kernel.states import TransitionTable, allow
+from corral.kernel.validation import check_int, encode_text
 
 
 class LetterState(StrEnum):
@@ -35,21 +35,19 @@ TRANSITIONS = TransitionTable(
     import_states=(LetterState.DONE, LetterState.DEAD, LetterState.REFUSED, LetterState.EXPIRED),
     verbs={
         # Before a side effect that must happen at most once: after a crash it stays unconfirmed.
-        "begin_delivery": transition(LetterState.WAITING, to=LetterState.UNCONFIRMED),
-        "ack": transition(LetterState.WAITING, LetterState.UNCONFIRMED, to=LetterState.DONE),
-        "fail": transition(LetterState.WAITING, LetterState.UNCONFIRMED, to=LetterState.WAITING),
-        "dead_letter": transition(
-            LetterState.WAITING, LetterState.UNCONFIRMED, to=LetterState.DEAD
-        ),
-        "refuse": transition(LetterState.WAITING, LetterState.UNCONFIRMED, to=LetterState.REFUSED),
-        "expire": transition(LetterState.WAITING, to=LetterState.EXPIRED),
+        "begin_delivery": allow(LetterState.WAITING, to=LetterState.UNCONFIRMED),
+        "ack": allow(LetterState.WAITING, LetterState.UNCONFIRMED, to=LetterState.DONE),
+        "fail": allow(LetterState.WAITING, LetterState.UNCONFIRMED, to=LetterState.WAITING),
+        "dead_letter": allow(LetterState.WAITING, LetterState.UNCONFIRMED, to=LetterState.DEAD),
+        "refuse": allow(LetterState.WAITING, LetterState.UNCONFIRMED, to=LetterState.REFUSED),
+        "expire": allow(LetterState.WAITING, to=LetterState.EXPIRED),
         # Resolve an unconfirmed delivery without its owner: it arrived, or it must be retried.
-        "confirm": transition(LetterState.UNCONFIRMED, to=LetterState.DONE),
-        "retry": transition(LetterState.UNCONFIRMED, to=LetterState.WAITING),
-        "resend": transition(
+        "confirm": allow(LetterState.UNCONFIRMED, to=LetterState.DONE),
+        "retry": allow(LetterState.UNCONFIRMED, to=LetterState.WAITING),
+        "resend": allow(
             LetterState.DEAD, LetterState.REFUSED, LetterState.EXPIRED, to=LetterState.WAITING
         ),
-        "drop": transition(
+        "drop": allow(
             LetterState.WAITING,
             LetterState.UNCONFIRMED,
             LetterState.DEAD,

@@ -23,7 +23,7 @@ from corral.kernel.clock import YEAR
 from corral.kernel.errors import IllegalMove
 from corral.kernel.ids import parse_number
 from corral.kernel.pagination import check_limit
-from corral.kernel.text import check_int, check_optional_text, check_text
+from corral.kernel.validation import check_int, check_optional_text, check_text
 
 MAX_ERROR = 8_192
 EXPIRED_REASON = "not claimed before it expired"

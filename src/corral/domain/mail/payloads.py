@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from corral.domain.mail.model import Letter
-from corral.kernel.text import convert
+from corral.kernel.validation import convert
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):

@@ -22,7 +22,7 @@ from corral.domain.mail.model import (
 from corral.domain.mail.payloads import Payload, UndeliveredNotice
 from corral.kernel.clock import YEAR
 from corral.kernel.errors import Ambiguous, CorralError, IllegalMove, Invalid, NotFound
-from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
+from corral.kernel.validation import MAX_NAME, check_int, check_text, encode_json
 
 MAX_CLOCK_SKEW_MS = 10_000
 MAX_SUCCESSORS = 100

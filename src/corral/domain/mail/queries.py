@@ -15,7 +15,7 @@ from corral.domain.mail.model import (
 from corral.kernel.errors import Invalid
 from corral.kernel.ids import parse_number
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import encode_json
+from corral.kernel.validation import encode_json
 
 MAILBOX_PAGE_SIZE = 1_000
 # The states with an index of their own: letters that may need attention.

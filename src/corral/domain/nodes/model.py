@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from corral.kernel.states import TransitionTable, transition
+from corral.kernel.states import TransitionTable, allow
 
 
 class NodeState(StrEnum):
@@ -19,10 +19,10 @@ TRANSITIONS = TransitionTable(
     create_verb="join",
     initial=NodeState.UP,
     verbs={
-        "rejoin": transition(NodeState.UP, NodeState.LEFT, NodeState.LOST, to=NodeState.UP),
-        "leave": transition(NodeState.UP, to=NodeState.LEFT),
+        "rejoin": allow(NodeState.UP, NodeState.LEFT, NodeState.LOST, to=NodeState.UP),
+        "leave": allow(NodeState.UP, to=NodeState.LEFT),
         # Only after the lease has expired.
-        "lose": transition(NodeState.UP, to=NodeState.LOST),
+        "lose": allow(NodeState.UP, to=NodeState.LOST),
     },
 )
 

@@ -11,7 +11,7 @@ from corral.kernel.clock import SECOND
 from corral.kernel.errors import Held, Invalid
 from corral.kernel.lease import lease_expiry, stale_fence_error
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
+from corral.kernel.validation import MAX_NAME, check_int, check_text, encode_json
 
 RETENTION = sql.RETENTION
 LEASE_MS = 15 * SECOND

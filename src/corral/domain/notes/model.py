@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from corral.kernel.states import TransitionTable, transition
+from corral.kernel.states import TransitionTable, allow
 
 
 class NoteState(StrEnum):
@@ -19,7 +19,7 @@ TRANSITIONS = TransitionTable(
     create_verb="add",
     initial=NoteState.CURRENT,
     import_states=(NoteState.CURRENT, NoteState.SUPERSEDED),
-    verbs={"supersede": transition(NoteState.CURRENT, to=NoteState.SUPERSEDED)},
+    verbs={"supersede": allow(NoteState.CURRENT, to=NoteState.SUPERSEDED)},
 )
 
 EVERYONE = "everyone"

@@ -15,7 +15,7 @@ from corral.domain.settings import ops as settings
 from corral.kernel.clock import YEAR
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import (
+from corral.kernel.validation import (
     MAX_NAME,
     check_category,
     check_int,

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from corral.kernel.states import TransitionTable, transition
+from corral.kernel.states import TransitionTable, allow
 
 
 class OutputState(StrEnum):
@@ -26,11 +26,11 @@ TRANSITIONS = TransitionTable(
     initial=OutputState.OPEN,
     verbs={
         # A lost output can be sealed when its machine comes back.
-        "seal": transition(OutputState.OPEN, OutputState.LOST, to=OutputState.SEALED),
-        "lose": transition(OutputState.OPEN, OutputState.SEALED, to=OutputState.LOST),
+        "seal": allow(OutputState.OPEN, OutputState.LOST, to=OutputState.SEALED),
+        "lose": allow(OutputState.OPEN, OutputState.SEALED, to=OutputState.LOST),
         # The run continues on another machine; its earlier output is lost.
-        "reopen": transition(OutputState.LOST, to=OutputState.OPEN),
-        "delete": transition(
+        "reopen": allow(OutputState.LOST, to=OutputState.OPEN),
+        "delete": allow(
             OutputState.OPEN, OutputState.SEALED, OutputState.LOST, to=OutputState.DELETED
         ),
     },

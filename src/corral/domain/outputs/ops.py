@@ -12,7 +12,7 @@ from corral.domain.outputs.model import CHUNK_BYTES, STREAMS, LogLevel, LogLine,
 from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.ids import parse_number
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import (
+from corral.kernel.validation import (
     MAX_NAME,
     MAX_TEXT,
     check_choice,

@@ -9,7 +9,13 @@ from corral.domain.plans import sql
 from corral.domain.plans.model import Plan, PlanStep, Progress, parse_steps
 from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.pagination import Page
-from corral.kernel.text import MAX_NAME, check_int, check_optional_text, check_text, encode_json
+from corral.kernel.validation import (
+    MAX_NAME,
+    check_int,
+    check_optional_text,
+    check_text,
+    encode_json,
+)
 
 RETENTION = (sql.PLANS_RETENTION, sql.PROGRESS_RETENTION)
 MAX_PLAN = 256 * 1024

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from corral.kernel.states import TransitionTable, transition
+from corral.kernel.states import TransitionTable, allow
 
 
 class ProjectState(StrEnum):
@@ -19,10 +19,10 @@ TRANSITIONS = TransitionTable(
     initial=ProjectState.ACTIVE,
     import_states=(ProjectState.ACTIVE, ProjectState.ARCHIVED),
     verbs={
-        "change": transition(ProjectState.ACTIVE, to=ProjectState.ACTIVE),
-        "archive": transition(ProjectState.ACTIVE, to=ProjectState.ARCHIVED),
+        "change": allow(ProjectState.ACTIVE, to=ProjectState.ACTIVE),
+        "archive": allow(ProjectState.ACTIVE, to=ProjectState.ARCHIVED),
         # By `register` of an archived project: the directory is used again.
-        "restore": transition(ProjectState.ARCHIVED, to=ProjectState.ACTIVE),
+        "restore": allow(ProjectState.ARCHIVED, to=ProjectState.ACTIVE),
     },
 )
 

@@ -11,8 +11,8 @@ from corral.domain.projects.model import Project, ProjectState
 from corral.kernel.errors import Ambiguous, Invalid, NotFound
 from corral.kernel.ids import ID_LENGTH
 from corral.kernel.pagination import Page
-from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
 from corral.kernel.unset import UNSET
+from corral.kernel.validation import MAX_NAME, check_optional_text, check_text, encode_json
 from corral.kernel.words import split_command
 
 MAX_DIR = 4_096

@@ -11,8 +11,8 @@ import msgspec
 from corral.domain.mail.model import check_mailbox, mailbox_kind
 from corral.kernel.clock import SECOND, YEAR
 from corral.kernel.errors import Invalid, Refused
-from corral.kernel.states import TransitionTable, transition
-from corral.kernel.text import check_int
+from corral.kernel.states import TransitionTable, allow
+from corral.kernel.validation import check_int
 
 
 class QuestionState(StrEnum):
@@ -30,10 +30,10 @@ TRANSITIONS = TransitionTable(
     import_states=(QuestionState.ANSWERED, QuestionState.EXPIRED, QuestionState.WITHDRAWN),
     verbs={
         # One of several required answers; the question stays open.
-        "vote": transition(QuestionState.OPEN, to=QuestionState.OPEN),
-        "answer": transition(QuestionState.OPEN, to=QuestionState.ANSWERED),
-        "expire": transition(QuestionState.OPEN, to=QuestionState.EXPIRED),
-        "withdraw": transition(QuestionState.OPEN, to=QuestionState.WITHDRAWN),
+        "vote": allow(QuestionState.OPEN, to=QuestionState.OPEN),
+        "answer": allow(QuestionState.OPEN, to=QuestionState.ANSWERED),
+        "expire": allow(QuestionState.OPEN, to=QuestionState.EXPIRED),
+        "withdraw": allow(QuestionState.OPEN, to=QuestionState.WITHDRAWN),
     },
 )
 

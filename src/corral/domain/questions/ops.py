@@ -26,7 +26,7 @@ from corral.kernel.clock import DAY
 from corral.kernel.deadline import is_overdue
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
+from corral.kernel.validation import MAX_NAME, check_optional_text, check_text, encode_json
 
 RETENTION = sql.RETENTION
 MAX_OPTIONS = 20

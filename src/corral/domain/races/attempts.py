@@ -10,7 +10,7 @@ from corral.domain.races.model import Attempt, Race, RoundState
 from corral.domain.races.queries import get, lock_race, with_current_cost
 from corral.domain.races.refs import find_attempt, make_branch_name, make_worktree_path
 from corral.kernel.errors import Conflict
-from corral.kernel.text import check_optional_text
+from corral.kernel.validation import check_optional_text
 
 
 def retry(tx: Tx, race: str, attempt: str | int, *, folder: str) -> Race:

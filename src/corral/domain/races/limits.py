@@ -3,7 +3,7 @@
 from corral.domain.races.model import Race, RacePlan
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.money import format_usd
-from corral.kernel.text import check_int, check_text
+from corral.kernel.validation import check_int, check_text
 
 MAX_CHECKS = 20
 

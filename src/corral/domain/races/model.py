@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from corral.kernel.states import TransitionTable, transition
+from corral.kernel.states import TransitionTable, allow
 
 
 class RaceState(StrEnum):
@@ -27,10 +27,10 @@ RACE_TRANSITIONS = TransitionTable(
     initial=RaceState.ACTIVE,
     import_states=(RaceState.COMPLETED, RaceState.ABANDONED),
     verbs={
-        "finish": transition(RaceState.ACTIVE, to=RaceState.COMPLETED),
-        "abandon": transition(RaceState.ACTIVE, to=RaceState.ABANDONED),
+        "finish": allow(RaceState.ACTIVE, to=RaceState.COMPLETED),
+        "abandon": allow(RaceState.ACTIVE, to=RaceState.ABANDONED),
         # Another round starts, from any earlier one.
-        "reopen": transition(RaceState.COMPLETED, RaceState.ABANDONED, to=RaceState.ACTIVE),
+        "reopen": allow(RaceState.COMPLETED, RaceState.ABANDONED, to=RaceState.ACTIVE),
     },
 )
 
@@ -50,17 +50,17 @@ ROUND_TRANSITIONS = TransitionTable(
     initial=RoundState.RUNNING,
     import_states=(RoundState.COMPLETED, RoundState.ABANDONED),
     verbs={
-        "begin_selection": transition(RoundState.RUNNING, to=RoundState.SELECTING),
-        "fail": transition(RoundState.RUNNING, to=RoundState.FAILED),
-        "retry": transition(RoundState.SELECTING, RoundState.FAILED, to=RoundState.RUNNING),
-        "select": transition(RoundState.SELECTING, to=RoundState.COMPLETED),
+        "begin_selection": allow(RoundState.RUNNING, to=RoundState.SELECTING),
+        "fail": allow(RoundState.RUNNING, to=RoundState.FAILED),
+        "retry": allow(RoundState.SELECTING, RoundState.FAILED, to=RoundState.RUNNING),
+        "select": allow(RoundState.SELECTING, to=RoundState.COMPLETED),
         # A person overrides the checks, the ranking, or an earlier selection.
-        "overrule": transition(
+        "overrule": allow(
             RoundState.SELECTING, RoundState.FAILED, RoundState.COMPLETED, to=RoundState.COMPLETED
         ),
         # Files of another attempt were added to the winner's commit.
-        "graft": transition(RoundState.COMPLETED, to=RoundState.COMPLETED),
-        "abandon": transition(
+        "graft": allow(RoundState.COMPLETED, to=RoundState.COMPLETED),
+        "abandon": allow(
             RoundState.RUNNING, RoundState.SELECTING, RoundState.FAILED, to=RoundState.ABANDONED
         ),
     },
@@ -90,13 +90,13 @@ ATTEMPT_TRANSITIONS = TransitionTable(
         AttemptState.CANCELLED,
     ),
     verbs={
-        "start": transition(AttemptState.PREPARING, to=AttemptState.RUNNING),
-        "finish": transition(AttemptState.RUNNING, to=AttemptState.CHECKING),
-        "complete": transition(AttemptState.CHECKING, to=AttemptState.COMPLETED),
-        "fail": transition(*OPEN, to=AttemptState.FAILED),
-        "time_out": transition(AttemptState.RUNNING, to=AttemptState.TIMED_OUT),
-        "cancel": transition(*OPEN, to=AttemptState.CANCELLED),
-        "retry": transition(
+        "start": allow(AttemptState.PREPARING, to=AttemptState.RUNNING),
+        "finish": allow(AttemptState.RUNNING, to=AttemptState.CHECKING),
+        "complete": allow(AttemptState.CHECKING, to=AttemptState.COMPLETED),
+        "fail": allow(*OPEN, to=AttemptState.FAILED),
+        "time_out": allow(AttemptState.RUNNING, to=AttemptState.TIMED_OUT),
+        "cancel": allow(*OPEN, to=AttemptState.CANCELLED),
+        "retry": allow(
             AttemptState.FAILED,
             AttemptState.TIMED_OUT,
             AttemptState.CANCELLED,
@@ -119,8 +119,8 @@ VERDICT_TRANSITIONS = TransitionTable(
     create_verb="request",
     initial=VerdictState.PENDING,
     verbs={
-        "give": transition(VerdictState.PENDING, to=VerdictState.GIVEN),
-        "fail": transition(VerdictState.PENDING, to=VerdictState.FAILED),
+        "give": allow(VerdictState.PENDING, to=VerdictState.GIVEN),
+        "fail": allow(VerdictState.PENDING, to=VerdictState.FAILED),
     },
 )
 

@@ -30,7 +30,7 @@ from corral.domain.races.variations import vary_prompt
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.money import check_micros
-from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
+from corral.kernel.validation import MAX_NAME, check_optional_text, check_text, encode_json
 
 MAX_PROMPT = 1 << 20
 

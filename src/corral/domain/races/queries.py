@@ -25,7 +25,7 @@ from corral.domain.races.ranking import compute_wilson_interval, rank_attempts
 from corral.domain.runs import ops as runs
 from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import check_choice, check_int
+from corral.kernel.validation import check_choice, check_int
 
 
 def get(tx: Tx, id: str) -> Race:

@@ -4,7 +4,7 @@ import re
 
 from corral.domain.races.model import Attempt, Race, Round, RoundState
 from corral.kernel.errors import NotFound
-from corral.kernel.text import MAX_NAME
+from corral.kernel.validation import MAX_NAME
 
 _REFERENCE = re.compile(r"(?:(?P<round>\d{1,6})[.:/])?(?P<number>\d{1,6})")
 

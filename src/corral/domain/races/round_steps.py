@@ -29,7 +29,7 @@ from corral.kernel.clock import DAY, MINUTE
 from corral.kernel.errors import Held, IllegalMove
 from corral.kernel.lease import lease_expiry, stale_fence_error
 from corral.kernel.pagination import check_limit
-from corral.kernel.text import encode_json
+from corral.kernel.validation import encode_json
 
 LEASE_MS = MINUTE
 MAX_REASON = 500

@@ -18,7 +18,7 @@ from corral.domain.races.model import (
 from corral.domain.races.queries import get, lock_race
 from corral.domain.races.refs import find_attempt
 from corral.kernel.errors import Conflict, IllegalMove, Refused
-from corral.kernel.text import check_optional_text, encode_json
+from corral.kernel.validation import check_optional_text, encode_json
 
 
 def select(

@@ -4,7 +4,7 @@ import re
 
 from corral.domain.races.model import AttemptSpec
 from corral.kernel.errors import Invalid
-from corral.kernel.text import MAX_TEXT, check_text
+from corral.kernel.validation import MAX_TEXT, check_text
 
 MAX_ATTEMPTS = 1_000
 

@@ -10,7 +10,7 @@ from corral.domain.runs.model import Run
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import SECOND
 from corral.kernel.errors import NotFound
-from corral.kernel.text import encode_json
+from corral.kernel.validation import encode_json
 
 CLAIM_MS = 30 * SECOND
 """How long a claim on a queued run lasts. Another dispatcher may start the run afterwards."""

@@ -18,7 +18,7 @@ from corral.domain.runs.denials import (
     format_retry_command,
 )
 from corral.kernel.display_text import shorten
-from corral.kernel.states import TransitionTable, transition
+from corral.kernel.states import TransitionTable, allow
 
 
 class RunState(StrEnum):
@@ -51,23 +51,21 @@ TRANSITIONS = TransitionTable(
     ),
     verbs={
         # A supervisor takes it, with the identity of the process that will execute the agent.
-        "start": transition(RunState.QUEUED, to=RunState.STARTING),
-        "launch": transition(RunState.STARTING, to=RunState.RUNNING),
+        "start": allow(RunState.QUEUED, to=RunState.STARTING),
+        "launch": allow(RunState.STARTING, to=RunState.RUNNING),
         # A process that Corral did not start is recorded.
-        "adopt": transition(RunState.QUEUED, to=RunState.RUNNING),
+        "adopt": allow(RunState.QUEUED, to=RunState.RUNNING),
         # Another attempt of the same run, by its restart policy.
-        "restart": transition(RunState.STARTING, RunState.RUNNING, to=RunState.STARTING),
+        "restart": allow(RunState.STARTING, RunState.RUNNING, to=RunState.STARTING),
         # It waits for its provider's quota, or for another supervisor, and continues later.
-        "requeue": transition(RunState.STARTING, RunState.RUNNING, to=RunState.QUEUED),
-        "stop": transition(RunState.STARTING, RunState.RUNNING, to=RunState.STOPPING),
-        "complete": transition(RunState.STARTING, RunState.RUNNING, to=RunState.COMPLETED),
-        "fail": transition(
-            RunState.QUEUED, RunState.STARTING, RunState.RUNNING, to=RunState.FAILED
-        ),
-        "crash": transition(*ACTIVE, to=RunState.CRASHED),
-        "cancel": transition(*LIVE, to=RunState.CANCELLED),
-        "time_out": transition(*ACTIVE, to=RunState.TIMED_OUT),
-        "interrupt": transition(*ACTIVE, to=RunState.INTERRUPTED),
+        "requeue": allow(RunState.STARTING, RunState.RUNNING, to=RunState.QUEUED),
+        "stop": allow(RunState.STARTING, RunState.RUNNING, to=RunState.STOPPING),
+        "complete": allow(RunState.STARTING, RunState.RUNNING, to=RunState.COMPLETED),
+        "fail": allow(RunState.QUEUED, RunState.STARTING, RunState.RUNNING, to=RunState.FAILED),
+        "crash": allow(*ACTIVE, to=RunState.CRASHED),
+        "cancel": allow(*LIVE, to=RunState.CANCELLED),
+        "time_out": allow(*ACTIVE, to=RunState.TIMED_OUT),
+        "interrupt": allow(*ACTIVE, to=RunState.INTERRUPTED),
     },
 )
 

@@ -17,7 +17,7 @@ from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.exit_status import ExitStatus
 from corral.kernel.lease import stale_fence_error
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import MAX_NAME, check_choice, check_int, check_text, encode_json
+from corral.kernel.validation import MAX_NAME, check_choice, check_int, check_text, encode_json
 
 PRUNABLE = sql.PRUNABLE
 MAX_REASON_BYTES = 4 * outcome.MAX_REASON

@@ -4,7 +4,7 @@ from corral.domain.runs.model import RunState, StopKind
 from corral.kernel.clock import SECOND
 from corral.kernel.display_text import shorten
 from corral.kernel.exit_status import ExitStatus
-from corral.kernel.text import MAX_NAME
+from corral.kernel.validation import MAX_NAME
 
 QUICK_FAILURE_MS = 3 * SECOND
 MAX_QUICK_FAILURES = 3

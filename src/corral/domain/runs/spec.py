@@ -8,7 +8,7 @@ from corral.domain.runs.model import SESSION_SANDBOX_PREFIX, RunMode
 from corral.kernel.clock import DAY, SECOND
 from corral.kernel.errors import Invalid
 from corral.kernel.money import MAX_MICROS
-from corral.kernel.text import MAX_BODY, MAX_NAME, check_int, check_text
+from corral.kernel.validation import MAX_BODY, MAX_NAME, check_int, check_text
 
 GRACE_MS = 10 * SECOND
 OUTPUT_CAP = 1 << 30

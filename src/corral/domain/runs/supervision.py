@@ -27,7 +27,7 @@ from corral.kernel.errors import Conflict, IllegalMove, Invalid, NoRoom, NotFoun
 from corral.kernel.exit_status import ExitStatus
 from corral.kernel.lease import lease_expiry, stale_fence_error
 from corral.kernel.money import check_micros
-from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
+from corral.kernel.validation import MAX_NAME, check_int, check_text, encode_json
 
 LEASE_MS = 60 * SECOND
 LEFTOVER_GRACE_MS = 2_000  # between SIGTERM and SIGKILL for processes that an agent left behind

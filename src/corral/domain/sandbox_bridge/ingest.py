@@ -38,7 +38,7 @@ from corral.kernel.clock import SECOND
 from corral.kernel.display_text import shorten
 from corral.kernel.errors import CorralError, Invalid, Refused
 from corral.kernel.ids import parse_number
-from corral.kernel.text import MAX_NAME
+from corral.kernel.validation import MAX_NAME
 
 
 class OutboundContent(msgspec.Struct):

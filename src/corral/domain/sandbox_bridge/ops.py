@@ -34,7 +34,7 @@ from corral.kernel.display_text import shorten
 from corral.kernel.errors import CorralError, NotFound
 from corral.kernel.ids import parse_number
 from corral.kernel.prompt import transcribe
-from corral.kernel.text import encode_json
+from corral.kernel.validation import encode_json
 
 RETENTION = sql.RETENTION
 MAX_OUTCOMES = 500

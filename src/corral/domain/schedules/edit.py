@@ -7,8 +7,8 @@ from corral.domain.schedules import occurrences, ops, sql
 from corral.domain.schedules.model import Misfire, Overlap, Schedule, ScheduleKind, ScheduleState
 from corral.domain.schedules.recurrence import RecurrenceRule, check_cron, check_every, load_zone
 from corral.kernel.errors import Invalid, Refused
-from corral.kernel.text import MAX_NAME, check_choice, check_text, encode_json
 from corral.kernel.unset import UNSET
+from corral.kernel.validation import MAX_NAME, check_choice, check_text, encode_json
 
 
 def edit_schedule(

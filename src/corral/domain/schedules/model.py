@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from corral.domain.mail.model import mailbox_kind
-from corral.kernel.states import TransitionTable, transition
+from corral.kernel.states import TransitionTable, allow
 
 
 class ScheduleState(StrEnum):
@@ -23,13 +23,11 @@ TRANSITIONS = TransitionTable(
     initial=ScheduleState.ACTIVE,
     import_states=(ScheduleState.PAUSED, ScheduleState.FINISHED, ScheduleState.CANCELLED),
     verbs={
-        "fire": transition(ScheduleState.ACTIVE, to=ScheduleState.ACTIVE),
-        "finish": transition(ScheduleState.ACTIVE, to=ScheduleState.FINISHED),
-        "pause": transition(ScheduleState.ACTIVE, to=ScheduleState.PAUSED),
-        "resume": transition(ScheduleState.PAUSED, to=ScheduleState.ACTIVE),
-        "cancel": transition(
-            ScheduleState.ACTIVE, ScheduleState.PAUSED, to=ScheduleState.CANCELLED
-        ),
+        "fire": allow(ScheduleState.ACTIVE, to=ScheduleState.ACTIVE),
+        "finish": allow(ScheduleState.ACTIVE, to=ScheduleState.FINISHED),
+        "pause": allow(ScheduleState.ACTIVE, to=ScheduleState.PAUSED),
+        "resume": allow(ScheduleState.PAUSED, to=ScheduleState.ACTIVE),
+        "cancel": allow(ScheduleState.ACTIVE, ScheduleState.PAUSED, to=ScheduleState.CANCELLED),
     },
 )
 
@@ -104,10 +102,10 @@ OCCURRENCE_TRANSITIONS = TransitionTable(
     other_create_verbs={"record": OccurrenceState.PUT},
     verbs={
         # Its script failed and is retried after a back-off.
-        "fail": transition(OccurrenceState.CHECKING, to=OccurrenceState.CHECKING),
-        "put": transition(OccurrenceState.CHECKING, to=OccurrenceState.PUT),
-        "skip": transition(OccurrenceState.CHECKING, to=OccurrenceState.SKIPPED),
-        "give_up": transition(OccurrenceState.CHECKING, to=OccurrenceState.FAILED),
+        "fail": allow(OccurrenceState.CHECKING, to=OccurrenceState.CHECKING),
+        "put": allow(OccurrenceState.CHECKING, to=OccurrenceState.PUT),
+        "skip": allow(OccurrenceState.CHECKING, to=OccurrenceState.SKIPPED),
+        "give_up": allow(OccurrenceState.CHECKING, to=OccurrenceState.FAILED),
     },
 )
 

@@ -29,7 +29,7 @@ from corral.domain.settings import ops as settings
 from corral.kernel.clock import MINUTE, SECOND
 from corral.kernel.errors import Invalid
 from corral.kernel.pagination import Page
-from corral.kernel.text import check_int, check_text
+from corral.kernel.validation import check_int, check_text
 
 RETENTION = sql.OCCURRENCES_RETENTION
 SCRIPT_QUEUE = "queue:scripts"

@@ -29,7 +29,7 @@ from corral.kernel.clock import format_duration
 from corral.kernel.errors import IllegalMove, Invalid, Refused
 from corral.kernel.ids import parse_number
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import (
+from corral.kernel.validation import (
     MAX_NAME,
     check_choice,
     check_int,

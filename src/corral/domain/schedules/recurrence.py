@@ -14,7 +14,7 @@ from cronsim import CronSim, CronSimError
 from corral.domain.schedules.model import ScheduleKind
 from corral.kernel.clock import HOUR, SECOND, YEAR, format_duration
 from corral.kernel.errors import Invalid
-from corral.kernel.text import check_int
+from corral.kernel.validation import check_int
 
 MIN_INTERVAL_MS = 5 * SECOND
 MAX_INTERVAL_MS = YEAR

@@ -19,7 +19,7 @@ from corral.domain.search.text import (
 from corral.domain.sessions import ops as sessions
 from corral.domain.sessions.model import TurnText
 from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, check_choice, check_int, check_text, encode_text
+from corral.kernel.validation import MAX_NAME, check_choice, check_int, check_text, encode_text
 
 BATCH_SIZE = 1_000
 RECENT_PASSAGES = 1_000

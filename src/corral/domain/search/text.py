@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from corral.kernel.errors import Invalid
-from corral.kernel.text import check_text
+from corral.kernel.validation import check_text
 from corral.kernel.words import tokenize
 
 MAX_QUERY = 1_000

@@ -15,7 +15,13 @@ from corral.domain.sessions.ops import list_turns
 from corral.domain.sessions.turn import MAX_TITLE, parse_number
 from corral.kernel.errors import Invalid
 from corral.kernel.pagination import Page
-from corral.kernel.text import MAX_BODY, MAX_NAME, check_choice, check_int, check_optional_text
+from corral.kernel.validation import (
+    MAX_BODY,
+    MAX_NAME,
+    check_choice,
+    check_int,
+    check_optional_text,
+)
 
 MAX_CONTEXT_TURNS = 1_000
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from corral.kernel.states import TransitionTable, transition
+from corral.kernel.states import TransitionTable, allow
 
 
 class SessionState(StrEnum):
@@ -25,11 +25,11 @@ TRANSITIONS = TransitionTable(
     import_states=(SessionState.OPEN, SessionState.CLOSED),
     verbs={
         # Another agent continues the session, with the context that the policy selects.
-        "handoff": transition(SessionState.OPEN, to=SessionState.OPEN),
+        "handoff": allow(SessionState.OPEN, to=SessionState.OPEN),
         # The context starts again from empty; earlier turns stay readable.
-        "clear": transition(SessionState.OPEN, to=SessionState.OPEN),
-        "close": transition(SessionState.OPEN, to=SessionState.CLOSED),
-        "reopen": transition(SessionState.CLOSED, to=SessionState.OPEN),
+        "clear": allow(SessionState.OPEN, to=SessionState.OPEN),
+        "close": allow(SessionState.OPEN, to=SessionState.CLOSED),
+        "reopen": allow(SessionState.CLOSED, to=SessionState.OPEN),
     },
 )
 

@@ -36,7 +36,7 @@ from corral.domain.sessions.turn import (
 )
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.pagination import LAST_NUMBER, Page, check_limit
-from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
+from corral.kernel.validation import MAX_NAME, check_optional_text, check_text, encode_json
 
 MAX_TURNS = 1_000
 MAX_VALUES = 1_000

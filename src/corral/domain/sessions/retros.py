@@ -7,7 +7,7 @@ from corral.domain.sessions import sql
 from corral.domain.sessions.lookup import get_current
 from corral.domain.sessions.model import Retro, Session
 from corral.kernel.pagination import Page
-from corral.kernel.text import encode_json
+from corral.kernel.validation import encode_json
 
 
 def record_retro(tx: Tx, session: Session | str, body: Any) -> Retro:

@@ -6,7 +6,7 @@ import msgspec
 
 from corral.domain.sessions.model import NewTurn, Turn, TurnRole
 from corral.kernel.errors import Invalid
-from corral.kernel.text import (
+from corral.kernel.validation import (
     MAX_NAME,
     check_int,
     check_optional_text,

@@ -11,7 +11,7 @@ from corral.domain.settings.model import DEFINITIONS, Secret, Setting, SettingDe
 from corral.kernel.clock import format_duration
 from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.pagination import Page
-from corral.kernel.text import MAX_NAME, check_text, convert, encode_json
+from corral.kernel.validation import MAX_NAME, check_text, convert, encode_json
 
 _SCOPE = re.compile(r"global|(?:project|agent):\S{1,200}")
 _SECRET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")

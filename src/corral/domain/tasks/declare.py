@@ -30,7 +30,7 @@ from corral.domain.tasks.permissions import resolve_actor
 from corral.domain.tasks.propagation import Blocker, make_blocker
 from corral.domain.tasks.templates import TEMPLATES, TaskTemplate
 from corral.kernel.errors import Conflict, Invalid, Refused
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.validation import MAX_NAME, check_text
 
 # Keys appear in comma-separated lists and on command lines, and must not look like an id.
 _KEY = re.compile(r"(?!tsk_)[^\s,\x00-\x1f\x7f]{1,100}")

@@ -30,7 +30,7 @@ from corral.domain.tasks.propagation import apply_consequences
 from corral.domain.tasks.queries import find_in_project, with_dependencies
 from corral.kernel.errors import Held, Refused
 from corral.kernel.lease import lease_expiry
-from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
+from corral.kernel.validation import MAX_NAME, check_optional_text, check_text, encode_json
 
 CLAIM_BATCH = 20
 """How many claimable tasks a claim reads at a time."""

@@ -19,8 +19,14 @@ from corral.domain.tasks.permissions import get_active_agent, require_lead
 from corral.domain.tasks.propagation import apply_consequences, recount_dependencies
 from corral.domain.tasks.queries import find_in_project, with_dependencies
 from corral.kernel.errors import Conflict, Invalid
-from corral.kernel.text import MAX_NAME, MAX_TEXT, check_optional_text, check_text, encode_json
 from corral.kernel.unset import UNSET
+from corral.kernel.validation import (
+    MAX_NAME,
+    MAX_TEXT,
+    check_optional_text,
+    check_text,
+    encode_json,
+)
 
 # -- states --------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from corral.kernel.errors import Invalid
-from corral.kernel.states import TransitionTable, transition
-from corral.kernel.text import convert
+from corral.kernel.states import TransitionTable, allow
+from corral.kernel.validation import convert
 
 MAX_FILES = 1_000
 MAX_PATH = 1_000
@@ -51,26 +51,26 @@ TRANSITIONS = TransitionTable(
         TaskState.CANCELLED,
     ),
     verbs={
-        "promote": transition(TaskState.PENDING, to=TaskState.READY),
+        "promote": allow(TaskState.PENDING, to=TaskState.READY),
         # A dependency was added or reopened.
-        "wait": transition(TaskState.READY, to=TaskState.PENDING),
-        "block": transition(TaskState.PENDING, TaskState.READY, to=TaskState.BLOCKED),
-        "unblock": transition(TaskState.BLOCKED, to=TaskState.PENDING),
-        "claim": transition(TaskState.READY, to=TaskState.RUNNING),
-        "submit": transition(TaskState.RUNNING, to=TaskState.SUBMITTED),
-        "accept": transition(TaskState.SUBMITTED, to=TaskState.DONE),
-        "reject": transition(TaskState.SUBMITTED, to=TaskState.PENDING),
+        "wait": allow(TaskState.READY, to=TaskState.PENDING),
+        "block": allow(TaskState.PENDING, TaskState.READY, to=TaskState.BLOCKED),
+        "unblock": allow(TaskState.BLOCKED, to=TaskState.PENDING),
+        "claim": allow(TaskState.READY, to=TaskState.RUNNING),
+        "submit": allow(TaskState.RUNNING, to=TaskState.SUBMITTED),
+        "accept": allow(TaskState.SUBMITTED, to=TaskState.DONE),
+        "reject": allow(TaskState.SUBMITTED, to=TaskState.PENDING),
         # The agent gave the task back, its lease expired, or its run ended without a submission.
-        "release": transition(TaskState.RUNNING, to=TaskState.PENDING),
-        "fail": transition(TaskState.RUNNING, TaskState.SUBMITTED, to=TaskState.FAILED),
-        "retry": transition(TaskState.FAILED, to=TaskState.PENDING),
-        "reopen": transition(
+        "release": allow(TaskState.RUNNING, to=TaskState.PENDING),
+        "fail": allow(TaskState.RUNNING, TaskState.SUBMITTED, to=TaskState.FAILED),
+        "retry": allow(TaskState.FAILED, to=TaskState.PENDING),
+        "reopen": allow(
             TaskState.DONE, TaskState.SKIPPED, TaskState.CANCELLED, to=TaskState.PENDING
         ),
-        "pause": transition(TaskState.PENDING, TaskState.READY, to=TaskState.PAUSED),
-        "resume": transition(TaskState.PAUSED, to=TaskState.PENDING),
-        "reassign": transition(TaskState.RUNNING, TaskState.SUBMITTED, to=TaskState.PENDING),
-        "skip": transition(
+        "pause": allow(TaskState.PENDING, TaskState.READY, to=TaskState.PAUSED),
+        "resume": allow(TaskState.PAUSED, to=TaskState.PENDING),
+        "reassign": allow(TaskState.RUNNING, TaskState.SUBMITTED, to=TaskState.PENDING),
+        "skip": allow(
             *WAITING,
             TaskState.RUNNING,
             TaskState.SUBMITTED,
@@ -78,7 +78,7 @@ TRANSITIONS = TransitionTable(
             TaskState.CANCELLED,
             to=TaskState.SKIPPED,
         ),
-        "cancel": transition(
+        "cancel": allow(
             *WAITING,
             TaskState.RUNNING,
             TaskState.SUBMITTED,

@@ -14,7 +14,7 @@ from corral.domain.tasks.graph import find_critical_path
 from corral.domain.tasks.model import Task, TaskGraph, TaskState
 from corral.kernel.errors import Ambiguous, Invalid, NotFound
 from corral.kernel.pagination import Page
-from corral.kernel.text import MAX_NAME, check_choice, check_text
+from corral.kernel.validation import MAX_NAME, check_choice, check_text
 
 MAX_GRAPH = 20_000
 

@@ -20,7 +20,7 @@ from corral.domain.tasks.propagation import apply_consequences
 from corral.domain.tasks.queries import with_dependencies
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, Invalid
-from corral.kernel.text import check_optional_text, check_text, encode_json
+from corral.kernel.validation import check_optional_text, check_text, encode_json
 
 MAX_CHECKS = 20
 """How many results of checks the evidence of a task keeps; older ones are dropped."""

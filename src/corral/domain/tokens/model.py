@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from corral.kernel.states import TransitionTable, transition
+from corral.kernel.states import TransitionTable, allow
 
 
 class TokenState(StrEnum):
@@ -21,7 +21,7 @@ TRANSITIONS = TransitionTable(
     TokenState,
     create_verb="create",
     initial=TokenState.ACTIVE,
-    verbs={"revoke": transition(TokenState.ACTIVE, to=TokenState.REVOKED)},
+    verbs={"revoke": allow(TokenState.ACTIVE, to=TokenState.REVOKED)},
 )
 
 FULL, READ = "full", "read"

@@ -10,7 +10,7 @@ from corral.domain.tokens.model import FULL, PREFIX, READ, NewToken, Token, Toke
 from corral.kernel.clock import MINUTE, YEAR
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.pagination import Page
-from corral.kernel.text import check_int
+from corral.kernel.validation import check_int
 
 RETENTION = sql.RETENTION
 MAX_TTL_MS = 10 * YEAR

@@ -11,7 +11,7 @@ import msgspec
 
 from corral.importers.mappings.types import TargetRow
 from corral.importers.source.row import SourceRow, make_valid_name
-from corral.kernel.text import encode_json
+from corral.kernel.validation import encode_json
 
 
 def build_project(row: SourceRow, column: str, at: int, **columns: Any) -> TargetRow:

@@ -20,7 +20,7 @@ from corral.kernel.clock import DAY
 from corral.kernel.display_text import shorten
 from corral.kernel.errors import CorralError
 from corral.kernel.ids import make_backdated_id
-from corral.kernel.text import MAX_NAME, MAX_TEXT, encode_json
+from corral.kernel.validation import MAX_NAME, MAX_TEXT, encode_json
 
 T = TypeVar("T")
 _MAX_INTEGER = 1 << 53

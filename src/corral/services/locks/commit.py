@@ -14,7 +14,7 @@ from corral.domain.locks.model import Lock, LockMode, LockState
 from corral.kernel.errors import Held, Invalid, Refused
 from corral.kernel.pagination import iter_all
 from corral.kernel.path_patterns import can_overlap
-from corral.kernel.text import MAX_TEXT, check_text
+from corral.kernel.validation import MAX_TEXT, check_text
 from corral.services.locks.acquisition import list_locks
 from corral.services.locks.project_paths import (
     ProjectPath,

@@ -20,7 +20,7 @@ from corral.domain.races.model import (
     RoundState,
 )
 from corral.kernel.errors import Invalid, NotFound, Refused
-from corral.kernel.text import check_text
+from corral.kernel.validation import check_text
 from corral.services.races.checks import run_checks
 from corral.services.races.paths import (
     create_race_folder,

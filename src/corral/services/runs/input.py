@@ -10,7 +10,7 @@ from corral.domain.mail import ops as mail
 from corral.domain.mail.model import HopLimitReached, Letter
 from corral.domain.runs.model import Run
 from corral.kernel.errors import Conflict, CorralError, Invalid, Refused
-from corral.kernel.text import check_text
+from corral.kernel.validation import check_text
 from corral.services.runs.lifecycle import refresh
 from corral.services.runs.model import SentInput
 from corral.services.runs.recovery import get_run

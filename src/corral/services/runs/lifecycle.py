@@ -12,7 +12,7 @@ from corral.domain.runs import ops, supervision
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.clock import DAY
 from corral.kernel.errors import Conflict, Invalid, NotFound, NotYet
-from corral.kernel.text import check_int
+from corral.kernel.validation import check_int
 from corral.services.runs import dispatch, recovery
 from corral.services.runs.dispatch import MAX_SLEEP
 from corral.services.runs.outputs import remove_deleted_files

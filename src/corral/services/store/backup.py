@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from corral.db.database import Database
 from corral.db.filesystem import atomic_file, create_private_file
 from corral.kernel.errors import Invalid, Refused
-from corral.kernel.text import check_text
+from corral.kernel.validation import check_text
 
 if TYPE_CHECKING:
     from corral.domain.runs.model import Run

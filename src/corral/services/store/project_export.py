@@ -30,7 +30,7 @@ from corral.domain.settings import ops as settings
 from corral.importers.target import charges
 from corral.kernel.errors import CorralError
 from corral.kernel.pagination import iter_all
-from corral.kernel.text import check_text
+from corral.kernel.validation import check_text
 from corral.services.runs.outputs import (
     is_stored_completely,
     iterate_sealed,

@@ -8,7 +8,7 @@ from corral.domain.chat.channels import places
 from corral.domain.chat.model import Destination, DestinationState, Place, check_name
 from corral.kernel.errors import Conflict, NotFound
 from corral.kernel.pagination import Page
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.validation import MAX_NAME, check_text
 
 MAX_DEFAULT_NAME = 60
 

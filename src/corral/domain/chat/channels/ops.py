@@ -21,7 +21,13 @@ from corral.domain.mail import ops as mail
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Conflict, NotFound
 from corral.kernel.pagination import LAST_NUMBER, Page
-from corral.kernel.text import MAX_NAME, check_choice, check_optional_text, check_text, encode_json
+from corral.kernel.validation import (
+    MAX_NAME,
+    check_choice,
+    check_optional_text,
+    check_text,
+    encode_json,
+)
 
 MESSAGES_RETENTION, CARDS_RETENTION = sql.MESSAGES_RETENTION, sql.CARDS_RETENTION
 

@@ -19,7 +19,7 @@ from corral.domain.chat.model import (
 )
 from corral.kernel.errors import NotFound
 from corral.kernel.pagination import Page
-from corral.kernel.text import check_choice, check_text
+from corral.kernel.validation import check_choice, check_text
 
 TRUSTED_KINDS = ("terminal", "web")
 """Kinds of channels whose senders are owners: they use the machine of the store, or have a token

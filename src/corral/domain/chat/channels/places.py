@@ -16,7 +16,7 @@ from corral.domain.chat.model import (
 )
 from corral.kernel.errors import NotFound
 from corral.kernel.pagination import Page
-from corral.kernel.text import check_choice, check_text
+from corral.kernel.validation import check_choice, check_text
 
 
 def ensure_place(

@@ -23,8 +23,8 @@ from corral.domain.mail.model import check_priority
 from corral.domain.projects import ops as projects
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.pagination import Page
-from corral.kernel.text import MAX_NAME, check_choice, check_text
 from corral.kernel.unset import UNSET
+from corral.kernel.validation import MAX_NAME, check_choice, check_text
 
 MAX_WIRINGS = 50
 """Wirings of one place that routing considers."""

@@ -18,7 +18,7 @@ from corral.domain.mail.model import Chain, HopLimitReached, Letter, LetterChain
 from corral.domain.sessions import ops as sessions
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from corral.kernel.ids import parse_number
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.validation import MAX_NAME, check_text
 
 ALLOWED_MAILBOX_KINDS = ("agent", "session", "user", "queue")
 

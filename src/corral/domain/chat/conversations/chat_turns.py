@@ -19,7 +19,7 @@ from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter, LetterState
 from corral.domain.schedules import occurrences
 from corral.kernel.ids import parse_number
-from corral.kernel.text import encode_json
+from corral.kernel.validation import encode_json
 
 
 def list_busy(tx: Tx, *, after: str = "", limit: int = 200) -> list[Conversation]:

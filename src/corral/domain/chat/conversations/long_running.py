@@ -13,7 +13,7 @@ from corral.domain.runs import ops as runs
 from corral.domain.sessions import ops as sessions
 from corral.domain.sessions.model import NewTurn
 from corral.kernel.errors import CorralError, Refused
-from corral.kernel.text import MAX_BODY, MAX_NAME, check_text
+from corral.kernel.validation import MAX_BODY, MAX_NAME, check_text
 
 
 def take_next(

@@ -35,7 +35,7 @@ from corral.kernel.prompt import (
     render,
     transcribe,
 )
-from corral.kernel.text import encode_json
+from corral.kernel.validation import encode_json
 
 MAX_CONTEXT_MESSAGES = 20
 """Maximum chat messages that are included with the letters."""

@@ -15,7 +15,7 @@ from corral.domain.sessions import ops as sessions
 from corral.domain.sessions.model import SessionState
 from corral.kernel.display_text import shorten
 from corral.kernel.errors import Invalid, Refused
-from corral.kernel.text import MAX_TEXT, check_int, check_text
+from corral.kernel.validation import MAX_TEXT, check_int, check_text
 
 MAX_TITLE = 60
 

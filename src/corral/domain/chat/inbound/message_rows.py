@@ -14,7 +14,7 @@ from corral.domain.chat.inbound.message import MAX_EVENT_ID, InboundMessage
 from corral.domain.chat.inbound.routing_cache import Recipient, encode_routes
 from corral.domain.chat.model import Message
 from corral.kernel.ids import parse_number
-from corral.kernel.text import check_text, encode_json
+from corral.kernel.validation import check_text, encode_json
 
 
 def store_message(

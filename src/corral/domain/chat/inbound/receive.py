@@ -47,7 +47,7 @@ from corral.domain.chat.model import (
 from corral.domain.chat.outbound import cards, queue
 from corral.domain.chat.outbound.queue import MessageDraft
 from corral.kernel.errors import Refused
-from corral.kernel.text import check_text
+from corral.kernel.validation import check_text
 
 
 def receive(tx: Tx, channel: str, incoming: IncomingEvent) -> Message:

@@ -27,7 +27,7 @@ from corral.domain.chat.model import (
     Wiring,
 )
 from corral.kernel.ids import parse_number
-from corral.kernel.text import encode_json
+from corral.kernel.validation import encode_json
 
 
 class EventContext(NamedTuple):

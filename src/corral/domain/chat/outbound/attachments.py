@@ -14,7 +14,7 @@ from corral.domain.projects import ops as projects
 from corral.domain.runs import ops as runs
 from corral.domain.sessions import ops as sessions
 from corral.kernel.errors import Refused
-from corral.kernel.text import MAX_BODY, MAX_NAME, check_text
+from corral.kernel.validation import MAX_BODY, MAX_NAME, check_text
 
 MAX_FILES = 10
 """Files of one call."""

@@ -27,7 +27,7 @@ from corral.domain.mail.model import Letter, LetterState
 from corral.domain.mail.payloads import OutboundMessage, UndeliveredNotice, parse_payload
 from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.ids import parse_number
-from corral.kernel.text import MAX_BODY, MAX_NAME, encode_json
+from corral.kernel.validation import MAX_BODY, MAX_NAME, encode_json
 
 
 class Dispatch(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter
 from corral.domain.mail.payloads import OutboundMessage
 from corral.kernel.ids import parse_number
-from corral.kernel.text import MAX_BODY, check_text, encode_json
+from corral.kernel.validation import MAX_BODY, check_text, encode_json
 
 
 class MessageDraft(NamedTuple):

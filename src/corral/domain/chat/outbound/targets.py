@@ -15,7 +15,7 @@ from corral.domain.chat.payloads import parse_request
 from corral.domain.mail import ops as mail
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.ids import parse_number
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.validation import MAX_NAME, check_text
 
 
 class ReplyAddress(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from corral.kernel.display_text import shorten
 from corral.kernel.errors import Invalid
-from corral.kernel.text import MAX_BODY, MAX_TEXT, check_text, encode_json, encode_text
+from corral.kernel.validation import MAX_BODY, MAX_TEXT, check_text, encode_json, encode_text
 from tests.support.grouped_cases import each_case
 
 STORABLE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50)
