@@ -6,7 +6,6 @@ owner is a module, package or class of ours, and single names in CamelCase or sn
 
 import ast
 import re
-import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -14,9 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from corral.domain.settings.model import DEFINITIONS
+from tests.support.source_tree import ROOT, SOURCE, SOURCE_FILES, list_nodes, parse
 
-ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "corral"
 QUOTED = re.compile(r"`([^`\n]+)`")
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 FILE = re.compile(r"[\w./-]*\w\.(?:py|md|sql)")
@@ -28,7 +26,7 @@ EXAMPLES = {"foo_bar.py", "providers/NAME.py", "letters.body", "app.state.end"}
 def test_references_in_docstrings_and_comments_exist() -> None:
     dead = [
         f"{path.relative_to(ROOT)}:{line}: `{name}`"
-        for path in sorted(SOURCE.rglob("*.py"))
+        for path in SOURCE_FILES
         for line, text in list_prose(path)
         for name in QUOTED.findall(text)
         if not exists(name.removesuffix("()"))
@@ -52,24 +50,30 @@ def exists(name: str) -> bool:
 
 
 def list_prose(path: Path) -> Iterator[tuple[int, str]]:
-    """Return the comments and docstrings of a file, with their line numbers."""
-    for token in list_tokens(path):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+    """Yield the docstrings, and the comments with backticks, with their line numbers."""
     yield from list_docstrings(path).items()
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        _, sign, comment = line.partition("#")
+        if sign and "`" in comment and not is_in_text(path, number):
+            yield number, comment
+
+
+def is_in_text(path: Path, line: int) -> bool:
+    """Return whether a line is a part of a text that is no docstring, such as a SQL statement."""
+    return line in list_text_lines(path)
 
 
 @cache
-def list_tokens(path: Path) -> tuple[tokenize.TokenInfo, ...]:
-    """Return the names, strings and comments of a file."""
-    kinds = (tokenize.NAME, tokenize.STRING, tokenize.COMMENT)
-    with path.open() as file:
-        return tuple(t for t in tokenize.generate_tokens(file.readline) if t.type in kinds)
-
-
-@cache
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def list_text_lines(path: Path) -> frozenset[int]:
+    docstrings = list_docstrings(path)
+    return frozenset(
+        line
+        for node in list_nodes(path)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.lineno not in docstrings
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    )
 
 
 @cache
@@ -77,7 +81,7 @@ def list_docstrings(path: Path) -> dict[int, str]:
     """Return the docstrings of a file by their first line."""
     return {
         node.lineno: node.value.value
-        for node in ast.walk(parse(path))
+        for node in list_nodes(path)
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
@@ -100,12 +104,12 @@ def list_members() -> dict[str, set[str]]:
     """
     members: dict[str, set[str]] = defaultdict(set)
     bases: dict[str, set[str]] = defaultdict(set)
-    for path in SOURCE.rglob("*.py"):
+    for path in SOURCE_FILES:
         owners = {path.stem, path.parent.name} - {"__init__"}
         tree = parse(path)
         names = {path.stem, *(part.stem for part in path.parent.iterdir())}
         names |= list_defined(tree.body)
-        for node in ast.walk(tree):
+        for node in list_nodes(path):
             if isinstance(node, ast.ClassDef):
                 methods = list_defined(node.body) | list_assigned_attributes(node)
                 members[node.name] |= methods
@@ -159,16 +163,27 @@ def list_assigned_attributes(node: ast.ClassDef) -> set[str]:
 def list_words() -> frozenset[str]:
     """Return all words of the project's files that are not in a docstring or a comment."""
     words: set[str] = set()
-    for path in SOURCE.rglob("*.py"):
+    for path in SOURCE_FILES:
         words |= {path.stem, path.parent.name}
         docstrings = list_docstrings(path)
-        for token in list_tokens(path):
-            if token.type == tokenize.NAME:
-                words.add(token.string)
-            elif token.type == tokenize.STRING and token.start[0] not in docstrings:
-                words.update(re.findall(r"\w+", token.string))
-                words.update(DOTTED.findall(token.string))
+        for node in list_nodes(path):
+            if isinstance(node, ast.Constant):
+                if isinstance(node.value, str) and node.lineno not in docstrings:
+                    words.update(re.findall(r"\w+", node.value))
+                    words.update(DOTTED.findall(node.value))
+            else:
+                words.update(list_names(node))
     for suffix in ("sql", "html", "js", "json", "toml"):
         for path in SOURCE.rglob(f"*.{suffix}"):
-            words.update(re.findall(r"\w+", path.read_text()))
+            words.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
     return frozenset(words)
+
+
+def list_names(node: ast.AST) -> Iterator[str]:
+    """Yield the identifiers of a node itself, without those of its children."""
+    for field in ("id", "attr", "name", "asname", "arg", "module"):
+        name = getattr(node, field, None)
+        if isinstance(name, str):
+            yield from name.split(".")
+    for field in ("names", "kwd_attrs"):
+        yield from (name for name in getattr(node, field, ()) if isinstance(name, str))

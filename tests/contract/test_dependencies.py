@@ -9,11 +9,10 @@ import re
 import sys
 import tomllib
 from functools import cache
-from pathlib import Path
 
 from tests.support.grouped_cases import each_case
+from tests.support.source_tree import ROOT, SOURCE_FILES, list_nodes
 
-ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Modules whose name differs from their distribution's.
 NAMES = {
@@ -55,8 +54,8 @@ def module_of(requirement: str) -> str:
 @cache
 def list_imports() -> set[str]:
     result: set[str] = set()
-    for file in (ROOT / "src").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+    for file in SOURCE_FILES:
+        for node in list_nodes(file):
             if isinstance(node, ast.Import):
                 result |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -80,7 +79,7 @@ def test_corral_subprocess_ignores_modules_in_the_current_folder() -> None:
     pattern = re.compile(r"(sys\.executable|self\.program).{0,3},? \"?-m\W")
     matches = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
-        for path in (ROOT / "src").rglob("*.py")
+        for path in SOURCE_FILES
         for line in path.read_text(encoding="utf-8").splitlines()
         if pattern.search(line)
     ]

@@ -25,12 +25,12 @@ from corral.api.remote_table import list_calls
 from corral.http.agent_permissions import check_agent_call
 from corral.kernel.errors import Refused
 from corral.services.tokens import TokenIdentity
+from tests.support.source_tree import SOURCE, SOURCE_FILES, list_nodes
 
 PUBLIC = list(list_operations())
 INTERNAL = list(list_operations(InternalStore))
 ROWS = PUBLIC + INTERNAL
 NAMES = {row.name for row in ROWS}
-SOURCES = Path(corral.__file__).parent
 
 
 def test_the_permission_checks_know_every_positional_argument() -> None:
@@ -116,9 +116,9 @@ def test_token_of_an_agent_calls_only_operations_with_a_rule() -> None:
             assert refused.value.details["call"] == call.name
 
 
-def literal_keys(tree: ast.AST) -> Iterator[str]:
+def literal_keys(path: Path) -> Iterator[str]:
     """Yield the texts that are keys of dicts, or that sets and frozensets are made of."""
-    for node in ast.walk(tree):
+    for node in list_nodes(path):
         parts: list[ast.AST] = []
         if isinstance(node, ast.Dict):
             parts = [key for key in node.keys if key is not None]
@@ -137,9 +137,9 @@ def test_no_table_is_keyed_by_the_names_of_operations() -> None:
     of the tool.
     """
     tables = [
-        f"{path.relative_to(SOURCES)}: {key}"
-        for path in SOURCES.rglob("*.py")
-        for key in literal_keys(ast.parse(path.read_text(encoding="utf-8")))
+        f"{path.relative_to(SOURCE)}: {key}"
+        for path in SOURCE_FILES
+        for key in literal_keys(path)
         if key in NAMES
     ]
     assert tables == []

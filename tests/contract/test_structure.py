@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import corral
 from corral.db import backup
 from tests.support.grouped_cases import each_case
+from tests.support.source_tree import SOURCE, SOURCE_FILES, list_nodes, parse
 
-SOURCE = Path(corral.__file__).parent
 TESTS = Path(__file__).parents[1]
-FILES = sorted(SOURCE.rglob("*.py"))
 CONCEPTS = sorted(path.parent.name for path in SOURCE.glob("domain/*/__init__.py"))
 LONGEST_FILE = 700
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "shared"}
@@ -24,18 +22,13 @@ def module_of(file: Path) -> str:
 
 
 @cache
-def tree_of(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))
-
-
-@cache
 def list_imports(file: Path) -> tuple[str, ...]:
     """Return every module, and every name of a module, that a file imports at any nesting level."""
     return tuple(_imports(file))
 
 
 def _imports(file: Path) -> Iterator[str]:
-    for node in ast.walk(tree_of(file)):
+    for node in list_nodes(file):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -50,13 +43,13 @@ def list_texts(file: Path) -> tuple[str, ...]:
 
 
 def _texts(file: Path) -> Iterator[str]:
-    tree = tree_of(file)
+    nodes = list_nodes(file)
     docstrings = {
         id(node.value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             parts = node.values
             yield "".join(str(p.value) if isinstance(p, ast.Constant) else "{}" for p in parts)
@@ -85,7 +78,7 @@ def operation_modules(concept: str) -> set[str]:
 
 
 def test_source_tree_has_the_expected_concepts() -> None:
-    assert len(FILES) > 40
+    assert len(SOURCE_FILES) > 40
     assert {"chat", "events", "mail", "nodes", "projects", "runs", "settings"} <= {*CONCEPTS}
 
 
@@ -95,7 +88,7 @@ def test_statements_are_imported_only_inside_their_concept(concept: str) -> None
     # Importers insert foreign rows with the statements of the tables that they fill.
     importers = SOURCE / "importers" / "target"
     statements = re.compile(rf"corral\.domain\.{concept}\.(\w+\.)*(\w+_)?sql(\.|$)")
-    for file in FILES:
+    for file in SOURCE_FILES:
         if concept_folder not in file.parents and importers not in file.parents:
             assert not [name for name in list_imports(file) if statements.match(name)], file
 
@@ -116,7 +109,7 @@ def test_operations_take_the_open_transaction_first(concept: str) -> None:
     for file in (SOURCE / "domain" / concept).rglob("*.py"):
         if file.name not in names:
             continue
-        for node in tree_of(file).body:
+        for node in parse(file).body:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 first = node.args.args[0].arg if node.args.args else ""
                 assert first == "tx" or pure.match(node.name), node.name
@@ -142,8 +135,7 @@ def test_every_concept_is_crashed_at_every_commit(concept: str) -> None:
 @each_case("concept", CONCEPTS)
 def test_no_concept_depends_on_the_engine(concept: str) -> None:
     for file in (SOURCE / "domain" / concept).rglob("*.py"):
-        tree = tree_of(file)
-        attributes = [n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
+        attributes = [n.attr for n in list_nodes(file) if isinstance(n, ast.Attribute)]
         assert "engine" not in attributes, file
         # A comment in a statement may explain what one of the engines does.
         statements = [re.sub(r"--.*", "", text) for text in list_texts(file)]
@@ -163,7 +155,7 @@ def test_only_transitions_write_a_state_column() -> None:
     assert not state_update.search("UPDATE tasks SET a = CASE WHEN state = 'x' THEN 1 END, b = 2")
     state_insert = re.compile(r"\bINSERT INTO\b[^(]*\([^)]*\bstate\b", re.I | re.S)
     violations = []
-    for file in FILES:
+    for file in SOURCE_FILES:
         if file == SOURCE / "db" / "bulk_transitions.py":
             continue
         if file == SOURCE / "db" / "stateful_table.py":
@@ -183,24 +175,26 @@ def test_only_transitions_write_a_state_column() -> None:
 def test_no_file_is_longer_than_the_limit() -> None:
     long = {
         module_of(file): count
-        for file in FILES
+        for file in SOURCE_FILES
         if (count := len(file.read_text(encoding="utf-8").splitlines())) > LONGEST_FILE
     }
     assert long == {}
 
 
 def test_no_module_has_a_vague_name() -> None:
-    assert [file for file in FILES if file.stem in VAGUE or file.parent.name in VAGUE] == []
+    assert [file for file in SOURCE_FILES if file.stem in VAGUE or file.parent.name in VAGUE] == []
 
 
 def test_only_the_clock_reads_the_system_time() -> None:
     time_call = re.compile(r"\btime\.time(?:_ns)?\(|\bdatetime\.now\(|\bdatetime\.utcnow\(")
     modules = {
-        module_of(file) for file in FILES if time_call.search(file.read_text(encoding="utf-8"))
+        module_of(file)
+        for file in SOURCE_FILES
+        if time_call.search(file.read_text(encoding="utf-8"))
     }
     assert modules == {"corral.kernel.clock"}
 
 
 def test_no_list_is_paginated_by_offset() -> None:
-    for file in FILES:
+    for file in SOURCE_FILES:
         assert not any(re.search(r"\bOFFSET\s+[:\d]", text) for text in list_texts(file)), file
