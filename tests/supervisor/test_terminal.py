@@ -77,10 +77,12 @@ def test_terminal_modes_are_restored_afterwards(home: Home) -> None:
 def test_terminal_size_reaches_the_program_and_follows_changes(
     home: Home, screen: OpenScreen
 ) -> None:
+    # os.write, because a handler that interrupts print() may not print: Python raises an error.
     script = (
         "import os, signal, time\n"
-        "def print_size(*_):\n    print('%d-by-%d' % os.get_terminal_size()[::-1], flush=True)\n"
-        "signal.signal(signal.SIGWINCH, print_size)\nprint_size()\nprint('ready', flush=True)\n"
+        "def print_size(*_):\n"
+        "    os.write(1, b'%d-by-%d\\n' % os.get_terminal_size()[::-1])\n"
+        "signal.signal(signal.SIGWINCH, print_size)\nprint_size()\nos.write(1, b'ready\\n')\n"
         "while True:\n    time.sleep(600)\n"
     )
     opened = screen("run", "--", "python3", "-S", "-c", script, rows=33, columns=101)
