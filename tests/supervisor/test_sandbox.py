@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -267,6 +268,28 @@ def test_run_over_its_resource_limit_is_killed_with_its_children(
     assert size < 10 * limit
 
 
+# The messages of an MCP client that calls the tool `whoami`.
+WHOAMI: list[dict[str, Any]] = [
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-03-26",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        },
+    },
+    {"jsonrpc": "2.0", "method": "notifications/initialized"},
+    {
+        "jsonrpc": "2.0",
+        "id": 2,
+        "method": "tools/call",
+        "params": {"name": "whoami", "arguments": {}},
+    },
+]
+
+
 def test_sandboxed_agent_reaches_corral_only_as_itself(home: Home, tree: Path) -> None:
     kind = sandbox.probe_sandboxes().kind
     if kind is SandboxKind.NONE:
@@ -274,19 +297,7 @@ def test_sandboxed_agent_reaches_corral_only_as_itself(home: Home, tree: Path) -
     assert home.corral("up", "--port", "0").returncode == 0
     try:
         corral = f"{sys.executable} -P -m corral"
-        client = {"protocolVersion": "2025-03-26", "capabilities": {}}
-        client["clientInfo"] = {"name": "test", "version": "1"}
-        requests = [
-            {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client},
-            {"jsonrpc": "2.0", "method": "notifications/initialized"},
-            {
-                "jsonrpc": "2.0",
-                "id": 2,
-                "method": "tools/call",
-                "params": {"name": "whoami", "arguments": {}},
-            },
-        ]
-        (tree / "requests").write_text("".join(f"{json.dumps(line)}\n" for line in requests))
+        (tree / "requests").write_text("".join(f"{json.dumps(line)}\n" for line in WHOAMI))
         script = f"""
             {corral} mcp < requests > answers 2> mcp.err
             {corral} token create evil > evil.txt 2> evil.err && exit 1

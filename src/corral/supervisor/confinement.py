@@ -102,7 +102,10 @@ class Confinement:
         return get_checkout(repository, top)
 
     def wrap(self, command: "LaunchCommand", session: str | None) -> "LaunchCommand":
-        """Return the command of an attempt inside the sandbox."""
+        """Prepare the sandbox for an attempt and return the attempt's command inside of it.
+
+        Creates the private folders and the token of the attempt.
+        """
         checkout = self.checkout
         mounted = self._kind is sandbox.SandboxKind.BUBBLEWRAP
         private_home.prepare(self.home, self._provider, session, self._real)
@@ -131,7 +134,7 @@ class Confinement:
         self.lacks = wrapped.missing_protections
         self._measured_folders = [checkout.folder, self.home, self._git, self._scratch]
         self._disk_before = None
-        self._added = wrapped.environment
+        self._added = wrapped.environment | self._grant_daemon_access()
         return msgspec.structs.replace(command, args=wrapped.words)
 
     def build_environment(self, given: Mapping[str, str]) -> dict[str, str]:
@@ -139,11 +142,12 @@ class Confinement:
 
         It has an allowed part of the supervisor's environment, the variables `given` to the run and
         a private home. It reaches Corral through the daemon, with a token that acts for its agent
-        only; the address of the store itself is not passed on.
+        only; the address of the store itself is not passed on. A supervisor that adopted an agent
+        has not prepared the sandbox: its result lacks the address of the daemon and the token.
         """
         environment = build_environment(self._provider, os.environ) | drop_path_variables(given)
         environment |= {"HOME": self.home, "CORRAL_STORE": NO_DAEMON}
-        return environment | self._added | self._build_daemon_access()
+        return environment | self._added
 
     @property
     def transcripts_folder(self) -> Path:
@@ -153,7 +157,12 @@ class Confinement:
         """
         return self._folder / f"{TRANSCRIPTS}.{os.getpid()}"
 
-    def _build_daemon_access(self) -> dict[str, str]:
+    def _grant_daemon_access(self) -> dict[str, str]:
+        """Create a token for the run's agent; return the variables for the daemon's API.
+
+        Revokes the token of an earlier supervisor of this run. Call it for a new attempt only: an
+        agent that was adopted uses that token.
+        """
         from corral.adapters import daemon_process
 
         run = self._run
@@ -162,7 +171,7 @@ class Confinement:
             return {}
         if self._token is None:
             with suppress(CorralError):
-                with suppress(CorralError):  # a token of an earlier supervisor of this run
+                with suppress(CorralError):
                     self._store.tokens.revoke(self._token_name)
                 scope = f"agent:{self._store.agents.get(run.agent_id).name}"
                 token = self._store.tokens.create(
