@@ -16,7 +16,7 @@ from corral.adapters import sandbox, worktrees
 from corral.adapters.sandbox import SandboxKind
 from corral.domain.runs.model import Run, RunState
 from tests.support.git_repositories import git, new_repository
-from tests.support.home import Home, wait_until
+from tests.support.home import Home, is_alive, wait_until
 
 
 @pytest.fixture(params=[SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK])
@@ -356,6 +356,56 @@ def test_commits_are_imported_after_the_supervisor_was_killed(
     assert git(home.folder / "repository", "log", "-1", "--format=%s", "corral/race/one") == "made"
     remaining = {path.name for path in home.folder_of(run).iterdir()}
     assert remaining.isdisjoint({"home", "git", "scratch"}), "no copy of a login remains"
+    home.wait_for_all_processes()
+
+
+def start_and_lose_the_supervisor(
+    home: Home, kind: SandboxKind, tree: Path, *, also_agent: bool
+) -> Run:
+    """Start a sandboxed run and kill its supervisor, perhaps with the agent."""
+    started = tree / "started"
+    with home.store() as store:
+        queued_run = store.runs.start(
+            command=["/bin/sh", "-ec", "touch started; sleep 600"],
+            project=store.projects.register(home.folder / "repository").id,
+            dir=str(tree),
+            sandbox=kind,
+        )
+        store.runs.start_queued()
+    wait_until(started.exists, "the agent started")
+    run = home.in_state(queued_run.id, RunState.RUNNING)
+    assert run.supervisor_pid is not None
+    assert run.pid is not None
+    guard = home.guard_pid(run)
+    pids = [run.supervisor_pid, *((guard, run.pid) if also_agent else ())]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(is_alive(pid) for pid in pids), "the processes are dead")
+    return run
+
+
+def test_run_whose_worktree_was_removed_ends_after_its_supervisor_was_killed(
+    home: Home, any_kind: SandboxKind, tree: Path
+) -> None:
+    run = start_and_lose_the_supervisor(home, any_kind, tree, also_agent=True)
+    git(home.folder / "repository", "worktree", "remove", "--force", str(tree))
+    home.recover()
+    ended = home.wait_for_end(run.id)
+    assert ended.state is RunState.CRASHED
+    assert any("Cannot import the commits" in line for line in home.log(ended))
+    home.wait_for_all_processes()
+    remaining = {path.name for path in home.folder_of(run).iterdir()}
+    assert remaining.isdisjoint({"home", "scratch"}), "no copy of a login remains"
+
+
+def test_new_supervisor_keeps_an_agent_whose_worktree_was_removed(
+    home: Home, any_kind: SandboxKind, tree: Path
+) -> None:
+    run = start_and_lose_the_supervisor(home, any_kind, tree, also_agent=False)
+    git(home.folder / "repository", "worktree", "remove", "--force", str(tree))
+    home.recover()
+    assert home.json("stop", run.id, "--json")["state"] == "cancelled"
+    assert "take_over" in home.events(run)
     home.wait_for_all_processes()
 
 

@@ -22,7 +22,7 @@ from corral.adapters.process import ProcessIdentity
 from corral.adapters.worktree_leftovers import delete_tree
 from corral.domain.runs.model import Launch, Run, RunMode
 from corral.kernel.clock import DAY
-from corral.kernel.errors import CorralError
+from corral.kernel.errors import CorralError, StoreUnavailable
 from corral.supervisor.agent_io import Log
 
 if TYPE_CHECKING:
@@ -223,9 +223,22 @@ class Confinement:
         """Import the attempt's commits onto its own branch, and the transcripts of its session.
 
         Call it when all processes of the attempt are dead. Idempotent. Failures are logged; the
-        files stay in the worktree.
+        files stay in the worktree. Raises StoreUnavailable: the next recovery collects the results.
         """
-        checkout = self.checkout
+        try:
+            checkout = self.checkout
+        except StoreUnavailable:
+            raise
+        except (CorralError, OSError) as error:  # the worktree was removed
+            log("warn", f"Cannot import the commits of the attempt: {error}", None)
+        else:
+            self._collect_commits(checkout, log)
+        try:
+            private_home.write_back_transcripts(self.home, self._provider, session, self._real)
+        except OSError as error:
+            log("warn", f"Cannot copy the transcript of the attempt: {error}", None)
+
+    def _collect_commits(self, checkout: "Checkout", log: Log) -> None:
         try:
             private_git.import_commits(checkout, self._git)
         except (CorralError, OSError) as error:
@@ -235,16 +248,14 @@ class Confinement:
             private_git.restore_link(checkout)
         except OSError as error:
             log("warn", f"Do not run git in {checkout.folder}: cannot reset .git: {error}", None)
-        try:
-            private_home.write_back_transcripts(self.home, self._provider, session, self._real)
-        except OSError as error:
-            log("warn", f"Cannot copy the transcript of the attempt: {error}", None)
 
     def close(self) -> None:
-        """Delete the private folders, with the copies of logins, and revoke the token."""
-        checkout = self.checkout
+        """Delete the private folders, with the copies of logins, and revoke the token.
+
+        If the worktree is gone, the private repository stays in the run folder.
+        """
         with suppress(OSError, CorralError):
-            private_git.discard(checkout, self._git)
+            private_git.discard(self.checkout, self._git)
         copies = [str(path) for path in self._folder.glob(f"{TRANSCRIPTS}.*")]
         for folder in (self.home, self._scratch, *copies):
             with suppress(OSError):
