@@ -33,6 +33,7 @@ from corral.services.runs.cleanup import clean_up
 if TYPE_CHECKING:
     from corral.db.database import Database
 
+PAGE_SIZE = 200
 EXIT_FILE_SECONDS = 5.0  # in which the guard writes the exit status that it has just seen
 
 
@@ -51,7 +52,7 @@ _DIAGNOSES = {
 def recover_all(database: "Database") -> list[RecoveryResult]:
     """Check every run that the store records as running; returns the runs that changed.
 
-    Also seals outputs of ended runs whose supervisor died before it did so, and starts queued runs.
+    Also cleans up ended runs whose supervisor died before it did so, and starts queued runs.
     """
     changed: list[RecoveryResult] = []
     after = ""
@@ -59,20 +60,25 @@ def recover_all(database: "Database") -> list[RecoveryResult]:
         results = (_check_safely(database, run) for run in page)
         changed += [result for result in results if result is not None]
         after = page[-1].id
-    _seal_outputs(database)
+    _clean_up_ended_runs(database)
     dispatch.start_queued(database)
     return changed
 
 
-def _seal_outputs(database: "Database") -> None:
-    page = database.read(
-        lambda tx: outputs.list_unsealed(tx, host=process.host(), limit=200), mode="one"
-    )
-    for output in page.items:
-        with suppress(NotFound):  # deleted since
-            run = get_run(database, output.id)
-            if not run.is_live and _check_supervisor(run) is not Liveness.ALIVE:
-                clean_up(database, run)
+def _clean_up_ended_runs(database: "Database") -> None:
+    """Clean up the ended runs of this host that still have an open output."""
+    after: str | None = None
+    while True:
+        list_page = partial(outputs.list_unsealed, host=process.host(), limit=PAGE_SIZE)
+        page = database.read(partial(list_page, after=after), mode="one")
+        for output in page.items:
+            with suppress(NotFound):  # deleted since
+                run = get_run(database, output.id)
+                if not run.is_live and _check_supervisor(run) is not Liveness.ALIVE:
+                    clean_up(database, run)
+        after = page.next
+        if after is None:
+            return
 
 
 def _check_safely(database: "Database", run: Run) -> RecoveryResult | None:
