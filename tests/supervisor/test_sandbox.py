@@ -215,6 +215,30 @@ def test_sandboxed_agent_cannot_delete_git_objects(
     assert any("Cannot import the commits" in line for line in home.log(run))
 
 
+def test_discarded_commits_of_an_interrupted_attempt_are_logged(
+    home: Home, any_kind: SandboxKind, tree: Path
+) -> None:
+    script = """
+        test -e again && exit 0
+        touch again && git -c user.name=a -c user.email=a@example.org commit -qm x --allow-empty
+        rm -rf "$(git rev-parse --git-common-dir)/objects"/??
+        exit 1
+    """
+    with home.store() as store:
+        run = store.runs.start(
+            command=["/bin/sh", "-ec", script],
+            project=store.projects.register(home.folder / "repository").id,
+            dir=str(tree),
+            sandbox=any_kind,
+            max_restarts=1,
+        )
+        store.runs.start_queued()
+    ended = home.wait_for_end(run.id)
+    assert (ended.state, ended.attempts) == (RunState.COMPLETED, 2)
+    lines = [line for line in home.log(ended) if "Cannot import the commits" in line]
+    assert len(lines) == 2, "at the end of the attempt, and before its commits are discarded"
+
+
 FORK_CHILDREN = """
 import os, time
 for _ in range(60):

@@ -101,14 +101,16 @@ class Confinement:
             )
         return get_checkout(repository, top)
 
-    def wrap(self, command: "LaunchCommand", session: str | None) -> "LaunchCommand":
+    def wrap(self, command: "LaunchCommand", session: str | None, log: Log) -> "LaunchCommand":
         """Prepare the sandbox for an attempt and return the attempt's command inside of it.
 
-        Creates the private folders and the token of the attempt.
+        Creates the private folders and the token of the attempt. Commits that an interrupted
+        attempt left are imported; if that fails, it is logged and they are discarded.
         """
         checkout = self.checkout
         mounted = self._kind is sandbox.SandboxKind.BUBBLEWRAP
         private_home.prepare(self.home, self._provider, session, self._real)
+        self._import_commits(checkout, log)
         private = private_git.prepare(checkout, self._git, mounted=mounted)
         processes = int(self._setting("sandbox.processes"))
         reads = [*self._setting("sandbox.read_paths")]
@@ -238,11 +240,14 @@ class Confinement:
         except OSError as error:
             log("warn", f"Cannot copy the transcript of the attempt: {error}", None)
 
-    def _collect_commits(self, checkout: "Checkout", log: Log) -> None:
+    def _import_commits(self, checkout: "Checkout", log: Log) -> None:
         try:
             private_git.import_commits(checkout, self._git)
         except (CorralError, OSError) as error:
             log("warn", f"Cannot import the commits of the attempt: {error}", None)
+
+    def _collect_commits(self, checkout: "Checkout", log: Log) -> None:
+        self._import_commits(checkout, log)
         # A `.git` that the attempt wrote could make the user's git run programs of the attempt.
         try:
             private_git.restore_link(checkout)
