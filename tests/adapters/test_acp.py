@@ -208,6 +208,25 @@ def test_permission_request_is_answered_by_a_person(tmp_path: Path) -> None:
         assert (turn.role, turn.content, turn.is_error) == ("tool", "option 3", True)
 
 
+def test_permission_requests_for_one_tool_call_keep_their_own_keys() -> None:
+    connection = FakeConnection().open()
+    options = [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]
+
+    def ask(id: int) -> str:
+        params = {"sessionId": "s1", "options": options, "toolCall": {"toolCallId": "call"}}
+        (fact,) = connection.send(method="session/request_permission", id=id, params=params)
+        assert isinstance(fact, PermissionFact)
+        return fact.id
+
+    first, second = ask(101), ask(102)
+    connection.talk.answer(first, "Yes")
+    third = ask(103)
+    assert len({first, second, third}) == 3
+    connection.talk.answer(second, "Yes")
+    connection.talk.answer(third, "Yes")
+    assert [message["id"] for message in connection.sent[-3:]] == [101, 102, 103]
+
+
 def test_policy_grants_its_class_once_and_logs_it(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="touch it", policy=frozenset({"run"})) as run:
         run.done()

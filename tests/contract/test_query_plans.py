@@ -1025,6 +1025,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c._database.read(lambda tx: letters.list_mailboxes(tx, "place")),
         {"letters_queue"},
     ),
+    "chat, places with unconfirmed letters": (
+        lambda c: c._database.read(lambda tx: letters.list_unconfirmed_mailboxes(tx, "place")),
+        {"letters_by_state"},
+    ),
     "channels.list": (lambda c: c.channels.list(limit=5), {"channels_by_name"}),
     "places.list of a channel": (
         lambda c: c.places.list(channel=CHANNEL, limit=5),

@@ -217,6 +217,24 @@ def test_unconfirmed_message_is_looked_up_in_the_history(
     check_store(store)
 
 
+def test_unconfirmed_message_is_resolved_behind_many_newer_ones(
+    store: Corral, clock: ManualClock
+) -> None:
+    chat = create_chat(store, "forgetful")
+    store.messages.send("hello", agent="ada", to="room")
+    chat.deliver()
+    chat.platform.outcomes = ["lost"]
+    (unconfirmed,) = store.messages.send("hello", agent="ada", to="room")
+    assert chat.deliver() == ["unconfirmed"]
+    for _ in range(201):
+        store.mail.put("queue:other", "hello")
+        (letter,) = store.mail.claim("queue:other", owner="other")
+        store.mail.begin_delivery(letter)
+    clock.advance(2 * MINUTE)
+    chat.deliver()
+    assert store.messages.get(unconfirmed.id).state == "sent"
+
+
 @pytest.mark.parametrize(
     ("rule", "state", "count"), [("give_up", "undelivered", 1), ("retry", "sent", 2)]
 )

@@ -13,7 +13,12 @@ from corral.api import Corral
 from corral.domain.races.model import Race
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Refused
-from corral.services.races.paths import create_race_folder, pin_commit, races_folder
+from corral.services.races.paths import (
+    create_race_folder,
+    pin_commit,
+    races_folder,
+    sample_folder,
+)
 from tests.support.errors import because
 from tests.support.git_repositories import git
 from tests.support.race_factory import BAD, RaceFactory
@@ -83,6 +88,18 @@ def test_confirmed_clean_removes_orphans_without_work(
     assert clean_orphans(store, confirm=True)[str(empty_worktree)] == "removed"
     assert clean_orphans(store, confirm=True)[str(with_work)] == "keep"
     assert (with_work / "notes").read_text() == "manual\n"
+
+
+def test_diffs_for_a_judge_are_removed_after_their_retention_time(store: Corral) -> None:
+    """Their race may have been deleted before the verdict was recorded."""
+    old, recent = (sample_folder(f"rac_{name}", 1, 1) for name in ("old", "recent"))
+    for sample, days in ((old, 31), (recent, 29)):
+        sample.mkdir(parents=True)
+        (sample / "A-1.diff").touch()
+        modified_at = (store.now() - days * DAY) / 1_000
+        os.utime(sample.parent, (modified_at, modified_at))
+    store.races.reclaim()
+    assert (old.parent.exists(), recent.exists()) == (False, True)
 
 
 def test_orphan_of_a_deleted_race_is_found(store: Corral, race_factory: RaceFactory) -> None:

@@ -17,11 +17,13 @@ from corral.adapters.exit_files import ExitFileWriter
 from corral.api import Corral
 from corral.config import make_private_folder, run_folder
 from corral.db.statement import Statement
+from corral.domain.outputs.model import OutputState
 from corral.domain.runs import ops
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import CorralError
 from corral.kernel.exit_status import ExitStatus
+from corral.services.runs import recovery
 from tests.support.grouped_cases import each_case
 from tests.support.processes import run_concurrently
 from tests.support.run_factories import (
@@ -426,6 +428,22 @@ def test_output_of_an_unknown_run_does_not_stop_a_recovery(store: Corral) -> Non
     store.internal.outputs.begin("run_" + "0" * 26, host=process.host(), folder="/missing")
     add_local_run(store)
     assert list_recovered(store) == [("running", "crashed", "gone")]
+
+
+def test_recovery_cleans_up_all_ended_runs_in_batches(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "PAGE_SIZE", 2)
+    runs = []
+    for number in range(5):
+        here = held(number, host=process.host(), folder="/missing")
+        run = store.internal.runs.launch(
+            store.internal.runs.acquire(queued(store).id, here),
+        )
+        runs.append(store.internal.runs.end(run, ExitStatus(exit_code=0)))
+    assert list_recovered(store) == []
+    states = {store.outputs.get(run.id).state for run in runs}
+    assert states == {OutputState.LOST}
 
 
 def test_recovery_tolerates_concurrent_deletions(store: Corral) -> None:

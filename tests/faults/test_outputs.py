@@ -13,6 +13,7 @@ import corral
 from corral.adapters.output.reader import OutputReader
 from corral.adapters.output.seal import remove_plain, seal
 from corral.adapters.process import host
+from corral.kernel import open_files
 from corral.kernel.errors import NotFound, Refused
 from tests.support.errors import because
 from tests.support.full_disk import fill
@@ -154,3 +155,18 @@ def test_sealing_needs_little_memory_for_any_file_size(tmp_path: Path) -> None:
         (tmp_path / "output.zst").unlink()
     assert used[1] - used[0] < 2_000
     assert used[1] < 8_000
+
+
+def test_output_that_cannot_be_opened_is_not_reported_as_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "output"
+    output.write_text("some output")
+    status = output.stat()
+    monkeypatch.setattr(open_files, "IN_USE", {(status.st_dev, status.st_ino)})
+    with pytest.raises(Refused, check=because("not_sealed")):
+        seal(tmp_path)
+    with pytest.raises(OSError, match="is a Corral store"):
+        OutputReader(tmp_path).exists()
+    monkeypatch.undo()
+    assert seal(tmp_path).bytes == len("some output")

@@ -392,7 +392,7 @@ def test_external_paths_to_the_store_are_not_opened(file: Path) -> None:
         store.mail.put("agent:ada", "second")
         before, never = count_held_locks(file), file.parent / "elsewhere"
         for name in ("corral.db", "corral.db-wal", "corral.db-shm"):
-            with pytest.raises(FileNotFoundError):
+            with pytest.raises(OSError, match="is a Corral store"):
                 open_regular_file(file.with_name(name))
             with pytest.raises(PlatformError):
                 read_stored_file(StoredFile(name, str(file.with_name(name)), 1))

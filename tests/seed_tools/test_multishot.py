@@ -296,7 +296,8 @@ def test_8_truncated_diff_is_marked_and_complete_in_files(
 ) -> None:
     monkeypatch.setattr("corral.services.races.judge_prompt.MAX_DIFF_BYTES", 8_000)
     agent(live_store, tmp_path, "ada", "cat >/dev/null; seq 1 3000 > long")
-    agent(live_store, tmp_path, "judge", "cat >/dev/null; ls >&2; echo invalid")
+    whole = tmp_path / "whole"
+    agent(live_store, tmp_path, "judge", f"cat >/dev/null; cat A-*.diff >{whole}; echo invalid")
     race = live_store.races.start(
         "Do it", agents="ada:2", judge="judge", samples=1, project=str(repository)
     )
@@ -308,9 +309,8 @@ def test_8_truncated_diff_is_marked_and_complete_in_files(
     )
     assert race.latest.state == "selecting", "a person can still select"
     assert verdict.run_id is not None
-    folder = Path(live_store.runs.get(verdict.run_id).cwd)
-    whole = "".join(path.read_text() for path in sorted(folder.glob("A-*.diff")))
-    assert all(f"+{number}\n" in whole for number in (1, 1500, 3000))
+    assert all(f"+{number}\n" in whole.read_text() for number in (1, 1500, 3000))
+    assert not (config.home() / "judging" / race.id).exists(), "removed with the verdict"
 
 
 def test_9_credential_is_stored_as_a_reference_only(

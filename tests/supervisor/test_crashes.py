@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corral.adapters import control_socket, process
+from corral.adapters import control_socket, process, supervisor_process
 from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLost
 from corral.cli import main, run_command
 from corral.domain.runs import supervision
@@ -391,6 +391,36 @@ def test_output_of_an_agent_whose_processes_were_all_killed_is_read(home: Home) 
         turns = store.sessions.turns(ended.session_id).items
     assert "the last line" in [turn.content for turn in turns]
     home.wait_for_all_processes()
+
+
+def test_recovery_ends_a_run_whose_new_supervisor_died_before_it_did(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class LostSupervisor(StartingSupervisor):
+        """Takes the run over and exits."""
+
+        def start(self, **order: Any) -> dict[str, Any]:
+            identity = process.identify(self.pid)
+            assert identity is not None
+            with home.store() as store:
+                run = store.internal.runs.take_over(
+                    store.runs.get(order["run"]),
+                    owner="test",
+                    supervisor_pid=identity.pid,
+                    supervisor_token=identity.start_token,
+                )
+            self.cancel()
+            return {"pid": run.pid}
+
+    run = home.start_agent("scripted", "say a line; hang")
+    wait_until(lambda: b"a line" in home.output_so_far(run), "the agent printed a line")
+    run = home.in_state(run.id, RunState.RUNNING)
+    for pid in (run.supervisor_pid, home.guard_pid(run), run.pid):
+        kill_process(pid)
+    monkeypatch.setattr(supervisor_process, "StartingSupervisor", LostSupervisor)
+    with home.environment():
+        (recovered,) = home.recover()
+    assert (recovered.run_id, recovered.state) == (run.id, RunState.CRASHED)
 
 
 @on_both_engines

@@ -284,7 +284,7 @@ connection = control_socket.connect(folder)
 connection.sendall(control_socket.encode_frame(control_socket.REQUEST, {"op": "attach"}))
 connection.sendall(control_socket.encode_frame(control_socket.DATA, b"typed\\r"))
 connection.recv(100)
-control_socket.send_request(folder, op="look")  # waits for the earlier frames
+control_socket.send_request(folder, op="none")  # waits for the earlier frames
 os.set_blocking(0, False)
 try:
     received = os.read(0, 100).decode()

@@ -18,7 +18,9 @@ def test_a_new_conversation_has_its_id_before_the_agent_starts(
         session = store.sessions.open(project=None, title=None, provider=provider)
         run = queued(store, provider=provider, session_id=session.id, prompt="say hello")
         launch = store.runs.get_launch(run.id)
-        command = LaunchPlan(store, run, launch, tmp_path, secret=str).build_command(resume=False)
+        command = LaunchPlan(store, run, launch, tmp_path, secret=str).build_command(
+            lambda *line: None, resume=False
+        )
         assert command.session is not None
         assert command.session in " ".join(command.args)
         assert store.sessions.get(session.id).provider_session == command.session

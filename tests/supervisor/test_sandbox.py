@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from corral.adapters import sandbox, worktrees
 from corral.adapters.sandbox import SandboxKind
 from corral.domain.runs.model import Run, RunState
 from tests.support.git_repositories import git, new_repository
-from tests.support.home import Home, wait_until
+from tests.support.home import Home, is_alive, wait_until
 
 
 @pytest.fixture(params=[SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK])
@@ -214,6 +215,30 @@ def test_sandboxed_agent_cannot_delete_git_objects(
     assert any("Cannot import the commits" in line for line in home.log(run))
 
 
+def test_discarded_commits_of_an_interrupted_attempt_are_logged(
+    home: Home, any_kind: SandboxKind, tree: Path
+) -> None:
+    script = """
+        test -e again && exit 0
+        touch again && git -c user.name=a -c user.email=a@example.org commit -qm x --allow-empty
+        rm -rf "$(git rev-parse --git-common-dir)/objects"/??
+        exit 1
+    """
+    with home.store() as store:
+        run = store.runs.start(
+            command=["/bin/sh", "-ec", script],
+            project=store.projects.register(home.folder / "repository").id,
+            dir=str(tree),
+            sandbox=any_kind,
+            max_restarts=1,
+        )
+        store.runs.start_queued()
+    ended = home.wait_for_end(run.id)
+    assert (ended.state, ended.attempts) == (RunState.COMPLETED, 2)
+    lines = [line for line in home.log(ended) if "Cannot import the commits" in line]
+    assert len(lines) == 2, "at the end of the attempt, and before its commits are discarded"
+
+
 FORK_CHILDREN = """
 import os, time
 for _ in range(60):
@@ -267,6 +292,28 @@ def test_run_over_its_resource_limit_is_killed_with_its_children(
     assert size < 10 * limit
 
 
+# The messages of an MCP client that calls the tool `whoami`.
+WHOAMI: list[dict[str, Any]] = [
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-03-26",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        },
+    },
+    {"jsonrpc": "2.0", "method": "notifications/initialized"},
+    {
+        "jsonrpc": "2.0",
+        "id": 2,
+        "method": "tools/call",
+        "params": {"name": "whoami", "arguments": {}},
+    },
+]
+
+
 def test_sandboxed_agent_reaches_corral_only_as_itself(home: Home, tree: Path) -> None:
     kind = sandbox.probe_sandboxes().kind
     if kind is SandboxKind.NONE:
@@ -274,19 +321,7 @@ def test_sandboxed_agent_reaches_corral_only_as_itself(home: Home, tree: Path) -
     assert home.corral("up", "--port", "0").returncode == 0
     try:
         corral = f"{sys.executable} -P -m corral"
-        client = {"protocolVersion": "2025-03-26", "capabilities": {}}
-        client["clientInfo"] = {"name": "test", "version": "1"}
-        requests = [
-            {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client},
-            {"jsonrpc": "2.0", "method": "notifications/initialized"},
-            {
-                "jsonrpc": "2.0",
-                "id": 2,
-                "method": "tools/call",
-                "params": {"name": "whoami", "arguments": {}},
-            },
-        ]
-        (tree / "requests").write_text("".join(f"{json.dumps(line)}\n" for line in requests))
+        (tree / "requests").write_text("".join(f"{json.dumps(line)}\n" for line in WHOAMI))
         script = f"""
             {corral} mcp < requests > answers 2> mcp.err
             {corral} token create evil > evil.txt 2> evil.err && exit 1
@@ -345,6 +380,56 @@ def test_commits_are_imported_after_the_supervisor_was_killed(
     assert git(home.folder / "repository", "log", "-1", "--format=%s", "corral/race/one") == "made"
     remaining = {path.name for path in home.folder_of(run).iterdir()}
     assert remaining.isdisjoint({"home", "git", "scratch"}), "no copy of a login remains"
+    home.wait_for_all_processes()
+
+
+def start_and_lose_the_supervisor(
+    home: Home, kind: SandboxKind, tree: Path, *, also_agent: bool
+) -> Run:
+    """Start a sandboxed run and kill its supervisor, perhaps with the agent."""
+    started = tree / "started"
+    with home.store() as store:
+        queued_run = store.runs.start(
+            command=["/bin/sh", "-ec", "touch started; sleep 600"],
+            project=store.projects.register(home.folder / "repository").id,
+            dir=str(tree),
+            sandbox=kind,
+        )
+        store.runs.start_queued()
+    wait_until(started.exists, "the agent started")
+    run = home.in_state(queued_run.id, RunState.RUNNING)
+    assert run.supervisor_pid is not None
+    assert run.pid is not None
+    guard = home.guard_pid(run)
+    pids = [run.supervisor_pid, *((guard, run.pid) if also_agent else ())]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(is_alive(pid) for pid in pids), "the processes are dead")
+    return run
+
+
+def test_run_whose_worktree_was_removed_ends_after_its_supervisor_was_killed(
+    home: Home, any_kind: SandboxKind, tree: Path
+) -> None:
+    run = start_and_lose_the_supervisor(home, any_kind, tree, also_agent=True)
+    git(home.folder / "repository", "worktree", "remove", "--force", str(tree))
+    home.recover()
+    ended = home.wait_for_end(run.id)
+    assert ended.state is RunState.CRASHED
+    assert any("Cannot import the commits" in line for line in home.log(ended))
+    home.wait_for_all_processes()
+    remaining = {path.name for path in home.folder_of(run).iterdir()}
+    assert remaining.isdisjoint({"home", "scratch"}), "no copy of a login remains"
+
+
+def test_new_supervisor_keeps_an_agent_whose_worktree_was_removed(
+    home: Home, any_kind: SandboxKind, tree: Path
+) -> None:
+    run = start_and_lose_the_supervisor(home, any_kind, tree, also_agent=False)
+    git(home.folder / "repository", "worktree", "remove", "--force", str(tree))
+    home.recover()
+    assert home.json("stop", run.id, "--json")["state"] == "cancelled"
+    assert "take_over" in home.events(run)
     home.wait_for_all_processes()
 
 

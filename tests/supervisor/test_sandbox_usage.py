@@ -1,5 +1,6 @@
 """Usage and budgets of sandboxed runs, read from the CLI's transcript in a private home."""
 
+import json
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ import pytest
 from corral.adapters import sandbox
 from corral.adapters.sandbox import SandboxKind
 from corral.domain.runs.model import Run, RunState
-from tests.supervisor.test_sandbox import tree  # noqa: F401  a fixture
+from tests.supervisor.test_sandbox import WHOAMI, tree  # noqa: F401  a fixture
 from tests.supervisor.test_usage import CODEX
 from tests.support.home import Home, is_alive, wait_until
 
@@ -75,12 +76,14 @@ def start_run(
     kind: SandboxKind,
     tree: Path,  # noqa: F811
     env: dict[str, str],
+    *,
+    agent: str = "codex",
     **options: Any,
 ) -> Run:
     with home.store() as store:
         run = store.runs.start(
             prompt="look at it",
-            agent="codex",
+            agent=agent,
             project=store.projects.register(home.folder / "repository").id,
             dir=str(tree),
             sandbox=kind,
@@ -142,6 +145,52 @@ def test_new_supervisor_continues_the_transcript(
     assert ended.state is RunState.CANCELLED, home.log(ended)
     assert ended.reason == "its budget is spent: $2.50 of $0.10"
     home.wait_for_all_processes()
+
+
+CALL_CORRAL = """
+import subprocess
+open("started", "w").close()
+while not os.path.exists("go"): time.sleep(0.05)
+with open("requests") as requests, open("answers", "w") as answers:
+    subprocess.run(CORRAL, stdin=requests, stdout=answers)
+sys.exit()
+"""
+
+
+def test_token_of_a_sandboxed_agent_survives_its_supervisor(
+    home: Home,
+    tree: Path,  # noqa: F811
+    codex_program: Path,
+) -> None:
+    kind = sandbox.probe_sandboxes().kind
+    if kind is SandboxKind.NONE:
+        pytest.skip("no sandbox is available")
+    corral = [sys.executable, "-P", "-m", "corral", "mcp"]
+    call = CALL_CORRAL.replace("CORRAL", repr(corral)) + "report_usage(int("
+    write_program(codex_program, CODEX.replace("report_usage(int(", call, 1))
+    (tree / "requests").write_text("".join(f"{json.dumps(line)}\n" for line in WHOAMI))
+    env = {name: os.environ[name] for name in ("PATH", "HOME")}  # the daemon may start the run
+    assert home.corral("up", "--port", "0", env=env).returncode == 0
+    try:
+        with home.store() as store:
+            store.agents.create("ada", provider="codex")
+        run = start_run(home, kind, tree, {}, agent="ada")
+        wait_until((tree / "started").exists, "the program started")
+        supervisor = wait_until(lambda: home.get(run.id).supervisor_pid, "its supervisor is known")
+        os.kill(supervisor, signal.SIGKILL)
+        wait_until(lambda: not is_alive(supervisor), "the supervisor is dead")
+        home.recover()
+        wait_until(lambda: home.get(run.id).supervisor_pid != supervisor, "the run is adopted")
+        (tree / "go").touch()
+        ended = home.wait_for_end(run.id)
+        answers = [json.loads(line) for line in (tree / "answers").read_text().splitlines()]
+        assert "result" in answers[-1], (answers, home.log(ended))
+        assert not answers[-1]["result"].get("isError"), answers
+        with home.store() as store:
+            names = [token.name for token in store.tokens.list().items]
+            assert not [name for name in names if name.startswith("run-")], "the token is revoked"
+    finally:
+        home.corral("down")
 
 
 @pytest.mark.parametrize("trick", ["pipe", "symlink", "device", "folder", "line", "name"])

@@ -18,12 +18,14 @@ class FakeRecorder:
         self.texts: list[str] = []
         self.charged: list[int] = []
         self.budget = SimpleNamespace(is_measured=False)
+        self.is_behind = False
 
     def record(self, facts: list[Any], **place: Any) -> None:
         self.texts += [fact.content for fact in facts if isinstance(fact, TurnFact)]
         self.charged += [fact.input for fact in facts if isinstance(fact, UsageFact)]
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        self.is_behind = False
 
     def flush(self) -> None: ...
 
@@ -49,6 +51,26 @@ def test_repeated_prompt_is_not_recorded() -> None:
     follower.next_poll = 0.0
     follower.poll(None)
     assert recorder.texts == ["do it"], "the user sends the same prompt again"
+
+
+def test_transcript_is_not_read_while_too_many_facts_are_pending() -> None:
+    items = [TranscriptItem(5, TurnFact("assistant", "one"), 7, "prt_1")]
+    place: Any = SimpleNamespace(
+        started_at=0,
+        refresh=lambda: None,
+        close=lambda: None,
+        files=lambda session: [(Path("record"), True)],
+        read=lambda path, offset: items,
+    )
+    recorder: Any = FakeRecorder()
+    follower = TranscriptFollower(
+        place, recorder, use=TranscriptUse.ALL, session="ses_1", prompt=None
+    )
+    recorder.is_behind = True
+    follower.poll(None)
+    assert recorder.texts == []
+    follower.close()
+    assert recorder.texts == ["one"], "the rest is read at the end"
 
 
 def test_repeated_item_is_not_activity() -> None:

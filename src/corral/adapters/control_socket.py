@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-REQUEST = b"?"  # a request, as JSON: {"op": "attach" | "send" | "signal" | "stop" | "look", …}
+REQUEST = b"?"  # a request, as JSON: {"op": "attach" | "send" | "signal" | "stop", …}
 RESPONSE = b"!"  # the response to a request, as JSON
 DATA = b"d"  # terminal input or output
 SIZE = b"s"  # size of the client's terminal: JSON [rows, columns]

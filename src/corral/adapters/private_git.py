@@ -81,12 +81,10 @@ class PrivateGit(NamedTuple):
 def prepare(checkout: Checkout, folder: str, *, mounted: bool) -> PrivateGit:
     """Create the private repository of an attempt in `folder`.
 
-    Commits that an interrupted attempt left there are imported first. `mounted`: the sandbox
-    mounts it over the user's git folder, and the user's object folders below SHARED_OBJECTS.
-    Otherwise the worktree's `.git` points to it until `restore_link`.
+    Discards what an earlier attempt left there, so call `import_commits` first. `mounted`: the
+    sandbox mounts it over the user's git folder, and the user's object folders below
+    SHARED_OBJECTS. Otherwise the worktree's `.git` points to it until `restore_link`.
     """
-    with suppress(Refused, Conflict):
-        import_commits(checkout, folder)
     discard(checkout, folder)
     repository = os.path.join(folder, REPOSITORY_FOLDER)
     name = os.path.basename(checkout.own)

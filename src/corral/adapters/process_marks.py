@@ -19,6 +19,7 @@ from contextlib import suppress
 
 RLIMIT_LOCKS = 10
 HASH_BITS = 48
+_HASH_MASK = (1 << HASH_BITS) - 1
 TOP_LEVEL = 0x3FFF
 NO_RUN_MARK = "corral"  # the mark of Corral's own processes, which belong to no run
 _LINE = re.compile(rb"^Max file locks\s+\S+\s+(\d+)", re.M)
@@ -59,10 +60,24 @@ def leave_run() -> None:
 
 def is_marked(pid: int, mark: str) -> bool:
     """Whether a process carries this mark; False when its limits cannot be read."""
+    limit = _read_limit(pid)
+    return limit is not None and limit & _HASH_MASK == _hash(mark)
+
+
+def has_run_mark(pid: int) -> bool:
+    """Whether a process carries the mark of any run; False when its limits cannot be read."""
+    limit = _read_limit(pid)
+    if limit is None or not 0 < limit >> HASH_BITS <= TOP_LEVEL:
+        return False
+    return limit & _HASH_MASK != _hash(NO_RUN_MARK)
+
+
+def _read_limit(pid: int) -> int | None:
+    """Return the resource limit of a process; None if it is unlimited or cannot be read."""
     with suppress(OSError), open(f"/proc/{pid}/limits", "rb") as file:
         limit = _LINE.search(file.read(8_192))
-        return limit is not None and int(limit[1]) & ((1 << HASH_BITS) - 1) == _hash(mark)
-    return False
+        return int(limit[1]) if limit is not None else None
+    return None
 
 
 def _hash(mark: str) -> int:

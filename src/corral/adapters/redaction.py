@@ -12,7 +12,8 @@ import msgspec
 from corral.kernel.redaction_policy import Policy, StoredParameter, may_hold_key, secret_rejected
 from corral.kernel.validation import is_too_deep
 
-# Shorter values are too often ordinary words.
+# Shorter values are too often ordinary words, and a record must stay readable. The output of a run
+# is redacted from a shorter length on (`MIN_SECRET_BYTES` in `output/redact.py`).
 MIN_KNOWN_LENGTH = 8
 
 # A line break, plain or escaped as in JSON.

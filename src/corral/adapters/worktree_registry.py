@@ -109,7 +109,7 @@ def sanitize_config(git_dir: str) -> None:
     try:
         with open(open_regular_file(Path(file)), "rb") as opened:
             text = opened.read(MAX_CONFIG_BYTES + 1)
-    except FileNotFoundError:  # a symlink, a folder or a pipe
+    except (FileNotFoundError, PermissionError):  # a symlink, a folder, a pipe, or unreadable
         text = b"?"
     lines = text.split(b"\n") if len(text) <= MAX_CONFIG_BYTES else [b"?"]
     if all(_ALLOWED_LINE.fullmatch(line) for line in lines):
@@ -169,7 +169,7 @@ def is_linked_back(checkout: Checkout) -> bool:
     try:
         with open(open_regular_file(Path(checkout.folder, ".git")), "rb") as file:
             kind, _, target = os.fsdecode(file.read(65_536)).partition(":")
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return False
     git_dir = os.path.realpath(os.path.join(checkout.folder, target.strip()))
     return kind == "gitdir" and git_dir == os.path.realpath(checkout.own)

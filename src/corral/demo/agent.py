@@ -24,7 +24,7 @@ answered with "You said: …".
 
 With `--json` it prints a stream like Claude Code's. With `--acp` it speaks the Agent Client
 Protocol. With `--interactive` it reads commands until `exit`, and asks questions with a menu. Its
-conversations are stored below CORRAL_AGENT_HOME.
+conversations are stored below CORRAL_AGENT_HOME (default: the folder `scripted` of Corral's home).
 """
 
 import json
@@ -213,10 +213,13 @@ def _signal(name: str) -> int:
 
 
 def home() -> str:
-    import tempfile
+    """Return the folder of the conversations; creates it.
 
-    folder = os.environ.get("CORRAL_AGENT_HOME")
-    folder = folder or os.path.join(tempfile.gettempdir(), f"corral-agent-{os.getuid()}")
+    Not in the shared temporary folder, where another user could create it first.
+    """
+    from corral import config
+
+    folder = os.environ.get("CORRAL_AGENT_HOME") or str(config.home() / "scripted")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     return folder
 

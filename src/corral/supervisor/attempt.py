@@ -82,7 +82,7 @@ class Attempt:
         attempt. No process and no descriptor is left after an error.
         """
         number = lease.run.attempts + 1
-        command = plan.build_command(resume=number > 1)
+        command = plan.build_command(lease.log, resume=number > 1)
         streams = plan.create_streams(command)
         try:
             child = ChildProcess.fork(

@@ -22,7 +22,7 @@ from corral.adapters.process import ProcessIdentity
 from corral.adapters.worktree_leftovers import delete_tree
 from corral.domain.runs.model import Launch, Run, RunMode
 from corral.kernel.clock import DAY
-from corral.kernel.errors import CorralError
+from corral.kernel.errors import CorralError, StoreUnavailable
 from corral.supervisor.agent_io import Log
 
 if TYPE_CHECKING:
@@ -101,11 +101,16 @@ class Confinement:
             )
         return get_checkout(repository, top)
 
-    def wrap(self, command: "LaunchCommand", session: str | None) -> "LaunchCommand":
-        """Return the command of an attempt inside the sandbox."""
+    def wrap(self, command: "LaunchCommand", session: str | None, log: Log) -> "LaunchCommand":
+        """Prepare the sandbox for an attempt and return the attempt's command inside of it.
+
+        Creates the private folders and the token of the attempt. Commits that an interrupted
+        attempt left are imported; if that fails, it is logged and they are discarded.
+        """
         checkout = self.checkout
         mounted = self._kind is sandbox.SandboxKind.BUBBLEWRAP
         private_home.prepare(self.home, self._provider, session, self._real)
+        self._import_commits(checkout, log)
         private = private_git.prepare(checkout, self._git, mounted=mounted)
         processes = int(self._setting("sandbox.processes"))
         reads = [*self._setting("sandbox.read_paths")]
@@ -131,7 +136,7 @@ class Confinement:
         self.lacks = wrapped.missing_protections
         self._measured_folders = [checkout.folder, self.home, self._git, self._scratch]
         self._disk_before = None
-        self._added = wrapped.environment
+        self._added = wrapped.environment | self._grant_daemon_access()
         return msgspec.structs.replace(command, args=wrapped.words)
 
     def build_environment(self, given: Mapping[str, str]) -> dict[str, str]:
@@ -139,11 +144,12 @@ class Confinement:
 
         It has an allowed part of the supervisor's environment, the variables `given` to the run and
         a private home. It reaches Corral through the daemon, with a token that acts for its agent
-        only; the address of the store itself is not passed on.
+        only; the address of the store itself is not passed on. A supervisor that adopted an agent
+        has not prepared the sandbox: its result lacks the address of the daemon and the token.
         """
         environment = build_environment(self._provider, os.environ) | drop_path_variables(given)
         environment |= {"HOME": self.home, "CORRAL_STORE": NO_DAEMON}
-        return environment | self._added | self._build_daemon_access()
+        return environment | self._added
 
     @property
     def transcripts_folder(self) -> Path:
@@ -153,7 +159,12 @@ class Confinement:
         """
         return self._folder / f"{TRANSCRIPTS}.{os.getpid()}"
 
-    def _build_daemon_access(self) -> dict[str, str]:
+    def _grant_daemon_access(self) -> dict[str, str]:
+        """Create a token for the run's agent; return the variables for the daemon's API.
+
+        Revokes the token of an earlier supervisor of this run. Call it for a new attempt only: an
+        agent that was adopted uses that token.
+        """
         from corral.adapters import daemon_process
 
         run = self._run
@@ -162,7 +173,7 @@ class Confinement:
             return {}
         if self._token is None:
             with suppress(CorralError):
-                with suppress(CorralError):  # a token of an earlier supervisor of this run
+                with suppress(CorralError):
                     self._store.tokens.revoke(self._token_name)
                 scope = f"agent:{self._store.agents.get(run.agent_id).name}"
                 token = self._store.tokens.create(
@@ -214,28 +225,42 @@ class Confinement:
         """Import the attempt's commits onto its own branch, and the transcripts of its session.
 
         Call it when all processes of the attempt are dead. Idempotent. Failures are logged; the
-        files stay in the worktree.
+        files stay in the worktree. Raises StoreUnavailable: the next recovery collects the results.
         """
-        checkout = self.checkout
         try:
-            private_git.import_commits(checkout, self._git)
-        except (CorralError, OSError) as error:
+            checkout = self.checkout
+        except StoreUnavailable:
+            raise
+        except (CorralError, OSError) as error:  # the worktree was removed
             log("warn", f"Cannot import the commits of the attempt: {error}", None)
-        # A `.git` that the attempt wrote could make the user's git run programs of the attempt.
-        try:
-            private_git.restore_link(checkout)
-        except OSError as error:
-            log("warn", f"Do not run git in {checkout.folder}: cannot reset .git: {error}", None)
+        else:
+            self._collect_commits(checkout, log)
         try:
             private_home.write_back_transcripts(self.home, self._provider, session, self._real)
         except OSError as error:
             log("warn", f"Cannot copy the transcript of the attempt: {error}", None)
 
+    def _import_commits(self, checkout: "Checkout", log: Log) -> None:
+        try:
+            private_git.import_commits(checkout, self._git)
+        except (CorralError, OSError) as error:
+            log("warn", f"Cannot import the commits of the attempt: {error}", None)
+
+    def _collect_commits(self, checkout: "Checkout", log: Log) -> None:
+        self._import_commits(checkout, log)
+        # A `.git` that the attempt wrote could make the user's git run programs of the attempt.
+        try:
+            private_git.restore_link(checkout)
+        except OSError as error:
+            log("warn", f"Do not run git in {checkout.folder}: cannot reset .git: {error}", None)
+
     def close(self) -> None:
-        """Delete the private folders, with the copies of logins, and revoke the token."""
-        checkout = self.checkout
+        """Delete the private folders, with the copies of logins, and revoke the token.
+
+        If the worktree is gone, the private repository stays in the run folder.
+        """
         with suppress(OSError, CorralError):
-            private_git.discard(checkout, self._git)
+            private_git.discard(self.checkout, self._git)
         copies = [str(path) for path in self._folder.glob(f"{TRANSCRIPTS}.*")]
         for folder in (self.home, self._scratch, *copies):
             with suppress(OSError):

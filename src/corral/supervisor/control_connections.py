@@ -134,6 +134,8 @@ class ControlConnections:
                 raise ConnectionResetError
             for frame in connection.decoder.feed(data):
                 self._handle_frame(connection, frame)
+                if connection not in self._connections.values():
+                    return  # the client has disconnected without reading the response
 
     def _handle_frame(
         self, connection: ControlConnection, frame: control_socket.ControlFrame
@@ -165,5 +167,7 @@ class ControlConnections:
                 self._drop(connection.socket.fileno())
 
     def _drop(self, descriptor: int) -> None:
-        connection = self._connections.pop(descriptor)
-        connection.socket.close()
+        """Close a connection. Does nothing if it is closed already."""
+        connection = self._connections.pop(descriptor, None)
+        if connection is not None:
+            connection.socket.close()

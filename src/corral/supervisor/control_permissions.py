@@ -4,6 +4,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
+from corral.adapters import process_marks
 from corral.adapters.process_ancestry import list_ancestors_of
 from corral.kernel.errors import CorralError
 
@@ -42,19 +43,25 @@ class ControlPermissions:
         """Whether a process may use the socket; False for a process of a sandboxed run.
 
         Landlock does not prevent it from connecting. By typing into a run without a sandbox, it
-        could escape.
+        could escape. While the store is unavailable, no process of any run may connect.
         """
         if pid is None or pid == os.getpid():
             return True
         ancestors = list_ancestors_of(pid)
-        return bool(ancestors) and not self._is_sandboxed(ancestors)
+        if not ancestors:
+            return False  # the process has ended, so its run is unknown
+        try:
+            return not self._is_sandboxed(ancestors)
+        except CorralError:
+            return not _has_run_mark(ancestors)
 
     def may_type(self, pid: int | None) -> bool:
         """Whether a process may type into the run.
 
         A process inside of the run itself may not. A process of another run may if that run
         started this one, and while this one has no open question: only a person may approve, and an
-        agent cannot see who typed a text.
+        agent cannot see who typed a text. While the store is unavailable, only processes without
+        the mark of a run may type, so that a person can always answer.
         """
         if pid is None or pid == os.getpid():
             return True
@@ -67,28 +74,33 @@ class ControlPermissions:
             return False
         if ancestors[0] in self._outsiders:
             return True
-        caller = self._identify(ancestors)
+        try:
+            caller = self._identify(ancestors)
+        except CorralError:
+            return not _has_run_mark(ancestors)  # not cached: it may be an agent without a mark
         if caller is None:
             self._outsiders.add(ancestors[0])  # cached: one query per client, not per key press
             return True
         return self._protected.agent_io.attention is None and self._is_started_by(caller)
 
     def _is_sandboxed(self, ancestors: "list[Ancestor]") -> bool:
-        """Whether the process with these ancestors belongs to a sandboxed run."""
-        with suppress(CorralError), self._store.server_timeout(STORE_TIMEOUT):
+        """Whether the process with these ancestors belongs to a sandboxed run.
+
+        Raises CorralError while the store is unavailable.
+        """
+        with self._store.server_timeout(STORE_TIMEOUT):
             identity = self._store.run_of_process(ancestors)
-            if identity is not None and identity.run is not None:
-                return self._store.runs.get_launch(identity.run).sandbox not in (None, "none")
-        return False
+            if identity is None or identity.run is None:
+                return False
+            return self._store.runs.get_launch(identity.run).sandbox not in (None, "none")
 
     def _identify(self, ancestors: "list[Ancestor]") -> "RunIdentity | None":
         """Return the run of the process with these ancestors; None outside of all runs.
 
-        Also None while the store is unavailable, so that a person can always answer.
+        Raises CorralError while the store is unavailable.
         """
-        with suppress(CorralError), self._store.server_timeout(STORE_TIMEOUT):
+        with self._store.server_timeout(STORE_TIMEOUT):
             return self._store.run_of_process(ancestors)
-        return None
 
     def _is_started_by(self, caller: "RunIdentity") -> bool:
         """Whether this run was started from inside the caller's run, directly or by another run."""
@@ -99,3 +111,8 @@ class ControlPermissions:
                     return True
                 parent_id, depth = self._store.runs.get(parent_id).parent_id, depth + 1
         return False
+
+
+def _has_run_mark(ancestors: "list[Ancestor]") -> bool:
+    """Whether a process or one of its ancestors carries a mark: it can remove only its own."""
+    return any(process_marks.has_run_mark(ancestor.pid) for ancestor in ancestors)

@@ -112,13 +112,13 @@ class ControlServer:
                 self._target.check_stop(
                     grace_period_ms if isinstance(grace_period_ms, int) else None
                 )
+                reply({"ok": True})
             case "send":
                 self._send(request, reply)
-                return
             case "signal":
                 reply({"ok": self._signal(int(request.get("number", 0)))})
-                return
-        reply({"ok": True})
+            case _:
+                reply({"ok": False, "error": "unknown_operation"})
 
     def _send(self, request: dict[str, Any], reply: "Reply") -> None:
         """Pass text to the agent. All interfaces that send text to a run end up here."""

@@ -70,7 +70,7 @@ class LaunchPlan:
             return False
         return self._store.outputs.get(run.id).host != process.host()
 
-    def build_command(self, *, resume: bool) -> LaunchCommand:
+    def build_command(self, log: Log, *, resume: bool) -> LaunchCommand:
         """Return the command of an attempt; with `resume`, it continues the conversation."""
         command = self._build_provider_command(resume=resume)
         if self._launch.has_session_sandbox:
@@ -78,7 +78,7 @@ class LaunchPlan:
         if self.confinement is None:
             return command
         session = self._get_provider_session() if self._run.session_id else None
-        return self.confinement.wrap(command, session)
+        return self.confinement.wrap(command, session, log)
 
     def _wrap_in_session_sandbox(self, command: LaunchCommand) -> LaunchCommand:
         """Return the command inside a session sandbox; see `runs/spec.py`."""

@@ -6,7 +6,7 @@ of the run is retried for `RETRY_TIMEOUT`; heartbeats, samples and log lines are
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -251,9 +251,14 @@ class RunLease:
                     self.run, screen_rows=rows, screen_columns=columns
                 )
 
-    def record_environment(self, environment: dict[str, Any]) -> None:
-        """Record the environment of the run: versions, variables, git state."""
-        with self._best_effort():
+    def record_environment(self, describe: Callable[[], dict[str, Any]]) -> None:
+        """Record what `describe` returns: versions, variables, git state. Best effort.
+
+        An environment that cannot be described, because its worktree is gone for example, does not
+        end the supervision of the run.
+        """
+        with suppress(OSError), self._best_effort():
+            environment = describe()
             self._store.internal.runs.record_environment(self.run, environment)
             self._store.internal.runs.update_details(
                 self.run, provider_version=environment["provider_version"]

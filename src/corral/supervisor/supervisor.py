@@ -110,7 +110,7 @@ class Supervisor:
         """Supervise the run until it has ended, or another supervisor has it; return the run."""
         attempt = self._attempt
         assert attempt is not None, "requires start() or adopt()"
-        self._lease.record_environment(self._plan.describe_environment())
+        self._lease.record_environment(self._plan.describe_environment)
         attempt.record_size()
         while True:
             exit_status = self._watch_attempt(attempt)

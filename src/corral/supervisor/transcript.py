@@ -218,6 +218,8 @@ class TranscriptFollower:
         """Read the rest after the agent has ended; charge the usage that no stream reported."""
         if not self._sessions:
             self._search(None, time.monotonic())
+        if self.recorder.is_behind:
+            self.recorder.finish()  # the rest was not read before
         self._read()
         if self._estimate:
             rest = self.pending if self._settled_at else list(self._estimate.values())
@@ -250,6 +252,8 @@ class TranscriptFollower:
 
     def _read(self) -> bool:
         has_items = False
+        if self.recorder.is_behind:
+            return False  # the transcript keeps the rest until the store is available
         try:
             self._locator.refresh()
         except OSError:

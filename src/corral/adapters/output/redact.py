@@ -20,6 +20,7 @@ from corral.adapters.output.secret_patterns import (
 REDACTED = b"[redacted]"
 
 # Shorter values are not treated as secrets: redacting them would make the output unreadable.
+# Records keep values of up to 7 characters, see `MIN_KNOWN_LENGTH` in `adapters/redaction.py`.
 MIN_SECRET_BYTES = 4
 MIN_ENCODED_BYTES = 8
 

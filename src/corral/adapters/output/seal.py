@@ -99,14 +99,16 @@ def seal(
     """
     plain = folder / name
     sealed = sealed_path(plain)
-    existing = _load_intact_index(sealed, may_be_damaged=plain.exists())
     try:
-        descriptor = open_regular_file(plain)
-    except FileNotFoundError:
+        existing = _load_intact_index(sealed, may_be_damaged=plain.exists())
+        descriptor = _open_if_exists(plain)
+    except OSError as error:  # out of descriptors, for example
+        raise _build_error(folder, error) from error
+    if descriptor is None:
         if existing is None:
             raise NotFound(
                 f"No output in {folder}: it was removed.", folder=str(folder), reason="no_output"
-            ) from None
+            )
         return existing
     part = sealed.with_name(f"{sealed.name}.part")
     try:
@@ -128,15 +130,26 @@ def seal(
     except OSError as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-        raise Refused(
-            f"Cannot seal the output in {folder}: {error.strerror}. The output is unchanged; free "
-            "disk space and try again.",
-            folder=str(folder),
-            error=error.strerror,
-            reason="not_sealed",
-        ) from error
+        raise _build_error(folder, error) from error
     finally:
         os.close(descriptor)
+
+
+def _open_if_exists(path: Path) -> int | None:
+    try:
+        return open_regular_file(path)
+    except FileNotFoundError:
+        return None
+
+
+def _build_error(folder: Path, error: OSError) -> Refused:
+    return Refused(
+        f"Cannot seal the output in {folder}: {error.strerror}. The output is unchanged; free "
+        "disk space and try again.",
+        folder=str(folder),
+        error=error.strerror,
+        reason="not_sealed",
+    )
 
 
 def remove_plain(folder: Path, index: SealIndex, name: str = "output") -> bool:

@@ -95,6 +95,8 @@ class AcpClient:
         self._pending_requests: dict[int, str] = {}
         """The methods of our pending requests, by request id."""
         self._permissions: dict[str, tuple[Any, list[dict[str, Any]]]] = {}
+        """The open requests of the agent, by the keys of their facts."""
+        self._permission_count = 0
         self._tools: dict[str, str] = {}
         self._reported_calls: set[str] = set()
         self._text = ""
@@ -432,7 +434,8 @@ class AcpClient:
             self._reply(request, _build_outcome(None))
             return facts
         call_id = get_text(call, "toolCallId") or request
-        key = f"{self._prompts}-{len(self._permissions) + 1}-{call_id}"
+        self._permission_count += 1
+        key = f"{self._permission_count}-{call_id}"
         self._permissions[key] = (request, options)
         names = [
             get_text(option, "name") or get_text(option, "optionId") or "?" for option in options

@@ -95,6 +95,12 @@ def list_mailboxes(tx: Tx, kind: str) -> list[str]:
             return mailboxes
 
 
+def list_unconfirmed_mailboxes(tx: Tx, kind: str) -> list[str]:
+    """List all mailboxes of a kind that hold unconfirmed letters."""
+    rows = tx.run(sql.UNCONFIRMED_MAILBOXES, low=f"{kind}:", high=f"{kind};")
+    return [mailbox for (mailbox,) in rows]
+
+
 def list_dead(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Letter]:
     """List the dead letters, newest first."""
     return list_by_state(tx, state="dead", after=after, limit=limit)

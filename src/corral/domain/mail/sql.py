@@ -132,6 +132,13 @@ MAILBOXES = Statement("""
     SELECT mailbox FROM in_use WHERE mailbox IS NOT NULL LIMIT :limit
 """)
 
+UNCONFIRMED_MAILBOXES = Statement("""
+    SELECT DISTINCT mailbox FROM letters
+    -- The second condition is that of the index letters_by_state.
+    WHERE state = 'unconfirmed' AND state IN ('unconfirmed', 'dead', 'refused', 'expired')
+      AND mailbox > :low AND mailbox < :high
+""")
+
 # The first letter of each priority of each mailbox, by a loose index scan of letters_queue: one
 # seek for each, however many letters wait behind it.
 STALLED = Query(

@@ -97,13 +97,12 @@ class Delivery:
 
     def _list_places(self) -> Iterator[Place]:
         """Yield the places of the channel that have pending or unconfirmed letters."""
-        mailboxes = set(self._database.read(lambda tx: queries.list_mailboxes(tx, "place")))
-        unconfirmed = self._database.read(
-            lambda tx: queries.list_by_state(tx, state="unconfirmed", limit=200).items
+        mailboxes = self._database.read(
+            lambda tx: {
+                *queries.list_mailboxes(tx, "place"),
+                *queries.list_unconfirmed_mailboxes(tx, "place"),
+            }
         )
-        mailboxes |= {
-            letter.mailbox for letter in unconfirmed if letter.mailbox.startswith("place:")
-        }
         for mailbox in sorted(mailboxes):
             try:
                 id = mailbox.removeprefix("place:")

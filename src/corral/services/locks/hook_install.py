@@ -35,7 +35,11 @@ class _Change(NamedTuple):
 
 
 def install(folder: str, targets: Sequence[str]) -> list[HookChange]:
-    """Add Corral's hooks below a folder: all of them, or none when one cannot be added."""
+    """Add Corral's hooks below a folder.
+
+    Nothing is written if one of the changes cannot be computed. A write error leaves the files that
+    were written before it; a repeated call completes the installation.
+    """
     return _apply(folder, targets or DEFAULT, _with_git_hook, _with_settings, "added")
 
 

@@ -35,6 +35,7 @@ from corral.services.races.orphans import (
 from corral.services.races.paths import (
     RaceMarker,
     get_pool,
+    judging_folder,
     pool_folder,
     ports_folder,
     races_folder,
@@ -181,8 +182,8 @@ def _remove_worktree(
 def reclaim(database: Database) -> list[AttemptLeftover]:
     """Remove what nothing has used for `races.worktree_retention_ms`, and return what was removed.
 
-    Removes orphaned worktrees without work of their own, pooled files, ports, and pinned commits of
-    deleted races that other branches have too.
+    Removes orphaned worktrees without work of their own, pooled files, ports, diffs for judges, and
+    pinned commits of deleted races that other branches have too.
     """
     retention_ms = database.read(
         lambda tx: int(settings.get_value(tx, "races.worktree_retention_ms"))
@@ -195,6 +196,7 @@ def reclaim(database: Database) -> list[AttemptLeftover]:
         if entry.added_at < before or not os.path.isdir(entry.repository):
             leftovers.append(_clean_pooled(entry, removable=True, confirm=True))
     worktree_pool.delete_abandoned(str(pool_folder()))
+    _delete_judging_folders(before)
     # Ports of races that were deleted with their project, of any store.
     ports.release_matching(ports_folder(), lambda worktree: not os.path.isdir(worktree))
     return [leftover for leftover in leftovers if leftover.action == "removed"]
@@ -227,6 +229,14 @@ def _clean_orphan(orphan: RaceOrphan, confirm: bool) -> AttemptLeftover:
         return leftover
     is_own_branch = (state.branch or "").startswith("corral/")
     return worktree_cleanup.remove(leftover, orphan.repository, delete_branch=is_own_branch)
+
+
+def _delete_judging_folders(before: int) -> None:
+    """Delete the diffs of judges whose verdict was never recorded, or whose race was deleted."""
+    folder = judging_folder()
+    for race in folder.iterdir() if folder.is_dir() else ():
+        if _get_modified_at(str(race)) < before:
+            worktree_leftovers.delete_tree(str(race))
 
 
 def _get_modified_at(folder: str) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from corral.adapters.worktree_leftovers import delete_tree
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.domain.races import round_steps
@@ -19,6 +20,7 @@ from corral.domain.runs.model import Run, RunState
 from corral.domain.sessions import ops as sessions
 from corral.kernel.errors import Conflict, Held, Invalid, NotFound, Refused
 from corral.services.races.judge_prompt import build_prompt
+from corral.services.races.paths import sample_folder
 from corral.services.races.round_context import RoundContext
 from corral.services.runs import dispatch, request
 from corral.services.runs.lifecycle import refresh
@@ -55,9 +57,24 @@ def advance(database: Database, context: RoundContext) -> JudgingStatus:
 
 
 def collect_verdicts(database: Database, round: Round) -> bool:
-    """Record the answers of judges whose runs have ended; returns whether there were any."""
-    pending = [verdict for verdict in round.verdicts if verdict.state is VerdictState.PENDING]
-    return any([_collect_verdict(database, verdict) for verdict in pending])
+    """Record the answers of judges whose runs have ended; returns whether there were any.
+
+    Deletes the diffs that these judges read. `cleanup.reclaim` deletes them after a crash.
+    """
+    is_changed = False
+    for verdict in round.verdicts:
+        if verdict.state is VerdictState.PENDING and _collect_verdict(database, verdict):
+            _delete_diffs(round, verdict.number)
+            is_changed = True
+    return is_changed
+
+
+def _delete_diffs(round: Round, number: int) -> None:
+    """Delete the diffs of the nth sample, and the folder of the race if it was the last one."""
+    folder = sample_folder(round.race_id, round.number, number)
+    with suppress(OSError):
+        delete_tree(str(folder))
+        folder.parent.rmdir()
 
 
 # -- the request ---------------------------------------------------------------------------------
@@ -108,6 +125,7 @@ def _request_verdict(
     except (Refused, Invalid, NotFound, Conflict) as error:
         why = f"the judge could not be started: {error}"
         database.write(lambda tx: create_failed(tx, why))
+        _delete_diffs(round, number)
 
 
 # -- the answer ----------------------------------------------------------------------------------

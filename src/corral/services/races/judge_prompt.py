@@ -14,6 +14,7 @@ from corral import config
 from corral.adapters import diff_chunks
 from corral.domain.races.model import Attempt, Race, Round
 from corral.kernel.prompt import OwnText, PromptPart, Quote, render
+from corral.services.races.paths import sample_folder
 
 MAX_DIFF_BYTES = 240_000
 """Maximum size of all diffs together in the prompt; complete diffs are in files."""
@@ -42,7 +43,7 @@ def build_prompt(race: Race, round: Round, candidates: list[Attempt], number: in
     if number % 2 == 0:
         order.reverse()
     labels = {_make_letter(place): attempt.id for place, attempt in enumerate(order)}
-    folder = config.home() / "judging" / race.id / f"{round.number}-{number}"
+    folder = sample_folder(race.id, round.number, number)
     config.make_private_folder(folder)
     diffs: list[PromptPart] = []
     truncated = False

@@ -36,6 +36,16 @@ def pool_folder() -> Path:
     return config.home() / "pool"
 
 
+def judging_folder() -> Path:
+    """Return the folder of the diffs that judges read: one folder for each race."""
+    return config.home() / "judging"
+
+
+def sample_folder(race_id: str, round_number: int, number: int) -> Path:
+    """Return the working directory of a judge: that of the nth sample of a round."""
+    return judging_folder() / race_id / f"{round_number}-{number}"
+
+
 def get_pool(database: Database, race: Race) -> WorktreePool | None:
     """Return the pool of a race's repository; None when `races.worktree_pool_size` is 0."""
     size = database.read(

@@ -16,7 +16,15 @@ from corral.adapters.process import Liveness, ProcessIdentity
 from corral.config import run_folder
 from corral.domain.outputs import ops as outputs
 from corral.domain.runs import ops, outcome, supervision
-from corral.domain.runs.model import Diagnosis, Launch, RecoveryResult, Run, RunMode, RunState
+from corral.domain.runs.model import (
+    ACTIVE,
+    Diagnosis,
+    Launch,
+    RecoveryResult,
+    Run,
+    RunMode,
+    RunState,
+)
 from corral.kernel.errors import Conflict, NotFound, StoreUnavailable
 from corral.kernel.exit_status import ExitStatus
 from corral.services.runs import dispatch
@@ -25,6 +33,7 @@ from corral.services.runs.cleanup import clean_up
 if TYPE_CHECKING:
     from corral.db.database import Database
 
+PAGE_SIZE = 200
 EXIT_FILE_SECONDS = 5.0  # in which the guard writes the exit status that it has just seen
 
 
@@ -43,7 +52,7 @@ _DIAGNOSES = {
 def recover_all(database: "Database") -> list[RecoveryResult]:
     """Check every run that the store records as running; returns the runs that changed.
 
-    Also seals outputs of ended runs whose supervisor died before it did so, and starts queued runs.
+    Also cleans up ended runs whose supervisor died before it did so, and starts queued runs.
     """
     changed: list[RecoveryResult] = []
     after = ""
@@ -51,20 +60,25 @@ def recover_all(database: "Database") -> list[RecoveryResult]:
         results = (_check_safely(database, run) for run in page)
         changed += [result for result in results if result is not None]
         after = page[-1].id
-    _seal_outputs(database)
+    _clean_up_ended_runs(database)
     dispatch.start_queued(database)
     return changed
 
 
-def _seal_outputs(database: "Database") -> None:
-    page = database.read(
-        lambda tx: outputs.list_unsealed(tx, host=process.host(), limit=200), mode="one"
-    )
-    for output in page.items:
-        with suppress(NotFound):  # deleted since
-            run = get_run(database, output.id)
-            if not run.is_live and _check_supervisor(run) is not Liveness.ALIVE:
-                clean_up(database, run)
+def _clean_up_ended_runs(database: "Database") -> None:
+    """Clean up the ended runs of this host that still have an open output."""
+    after: str | None = None
+    while True:
+        list_page = partial(outputs.list_unsealed, host=process.host(), limit=PAGE_SIZE)
+        page = database.read(partial(list_page, after=after), mode="one")
+        for output in page.items:
+            with suppress(NotFound):  # deleted since
+                run = get_run(database, output.id)
+                if not run.is_live and _check_supervisor(run) is not Liveness.ALIVE:
+                    clean_up(database, run)
+        after = page.next
+        if after is None:
+            return
 
 
 def _check_safely(database: "Database", run: Run) -> RecoveryResult | None:
@@ -119,7 +133,7 @@ def _diagnose_by_process(database: "Database", run: Run) -> RecoveryResult | Non
     agent = get_identity(run, run.pid, run.start_token)
     liveness = process.check(agent) if agent is not None else Liveness.GONE
     is_recorded = run.mode is RunMode.RECORDED
-    if not is_recorded and _check_supervisor(run) in (Liveness.ALIVE, Liveness.UNKNOWN):
+    if not is_recorded and _has_supervisor(run):
         return None
     if liveness is Liveness.UNKNOWN:
         return None
@@ -136,14 +150,20 @@ def _check_supervisor(run: Run) -> Liveness:
     return process.check(supervisor) if supervisor is not None else Liveness.GONE
 
 
+def _has_supervisor(run: Run) -> bool:
+    """Whether the recorded supervisor of a run is alive, or may be."""
+    return _check_supervisor(run) in (Liveness.ALIVE, Liveness.UNKNOWN)
+
+
 # -- the end of a run whose agent is gone --------------------------------------------------------
 
 
 def _end_after_agent_gone(database: "Database", run: Run, diagnosis: Diagnosis) -> Run:
     """Record the end of a run whose agent is gone, with its exit status if that was written."""
-    ended = _delegate_end_to_supervisor(database, run, diagnosis)
-    if ended is not None:
-        return ended
+    current = _delegate_end_to_supervisor(database, run, diagnosis)
+    if not _is_same_attempt(run, current) or _has_supervisor(current):
+        return current
+    run = current
     exit_status = exit_files.wait_for_exit(
         run_folder(run.id), run.attempts, run.pid or 0, EXIT_FILE_SECONDS
     )
@@ -155,21 +175,30 @@ def _end_after_agent_gone(database: "Database", run: Run, diagnosis: Diagnosis) 
     return _kill_leftovers_and_end(database, run, exit_status, diagnosis)
 
 
-def _delegate_end_to_supervisor(database: "Database", run: Run, diagnosis: Diagnosis) -> Run | None:
-    """Let a new supervisor end the run; returns None when the run needs none, or none starts.
+def _delegate_end_to_supervisor(database: "Database", run: Run, diagnosis: Diagnosis) -> Run:
+    """Let a new supervisor end the run; return the run when it has ended, or has not in time.
 
     The last turns and charges of an agent are in its stream, and its sandboxed commits in a private
-    repository: only a supervisor reads them. A plain command has neither.
+    repository: only a supervisor reads them. A plain command has neither, and needs no supervisor.
     """
     is_plain = run.provider == "plain" and _get_launch(database, run).sandbox is None
     if is_plain or not _start_supervisor(database, run, diagnosis=diagnosis):
-        return None
+        return run
     deadline = time.monotonic() + EXIT_FILE_SECONDS
-    while (current := get_run(database, run.id)).is_live and time.monotonic() < deadline:
-        if current.attempts != run.attempts:
-            break
+    current = get_run(database, run.id)
+    while True:
+        # Checked before the run is read: a supervisor records the end of its run and exits.
+        has_supervisor = _has_supervisor(current)
+        current = get_run(database, run.id)
+        is_ending = has_supervisor and _is_same_attempt(run, current)
+        if not is_ending or time.monotonic() >= deadline:
+            return current
         time.sleep(0.02)
-    return current
+
+
+def _is_same_attempt(before: Run, after: Run) -> bool:
+    """Whether a run is still in the same attempt: it has not ended, and was not queued again."""
+    return after.state in ACTIVE and after.attempts == before.attempts
 
 
 def _requeue_if_restartable(

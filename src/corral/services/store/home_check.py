@@ -33,8 +33,8 @@ def check_home(home: Path, *, fix: bool = False) -> list[Finding]:
 def _check_leftovers(check: str, owners: str, leftovers: Iterator[Path], fix: bool) -> Finding:
     """Report leftovers of dead processes.
 
-    Each one is removed while the iterator holds it (a daemon file is locked then), because a new
-    process may use it afterwards.
+    Each one is removed as soon as the iterator has checked it, because a new process may use the
+    path afterwards. A daemon file is locked meanwhile.
     """
     paths = []
     for path in leftovers:
@@ -95,20 +95,25 @@ def _iter_sockets(home: Path) -> Iterator[Path]:
     from corral.adapters import control_socket
 
     for folder in _list_folder(home / "runs"):
-        if stat.S_ISSOCK(_read_mode(folder / control_socket.SOCKET_NAME)):
-            try:
-                control_socket.connect(folder, timeout=1.0).close()
-            except ConnectionRefusedError:
-                yield folder / control_socket.SOCKET_NAME
-            except OSError:
-                pass  # unknown, so it is left alone
+        path = folder / control_socket.SOCKET_NAME
+        # Any other OSError than a refused connection: unknown, so it is left alone.
+        with suppress(OSError):
+            before = path.lstat()
+            is_dead = stat.S_ISSOCK(before.st_mode) and _refuses_connections(folder)
+            # A supervisor that started meanwhile has replaced the socket.
+            if is_dead and os.path.samestat(before, path.lstat()):
+                yield path
 
 
-def _read_mode(path: Path) -> int:
+def _refuses_connections(folder: Path) -> bool:
+    """Whether no process listens on the control socket of a run; raises OSError if unknown."""
+    from corral.adapters import control_socket
+
     try:
-        return path.lstat().st_mode
-    except OSError:
-        return 0
+        control_socket.connect(folder, timeout=1.0).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 def _iter_temporary_files(home: Path) -> Iterator[Path]:

@@ -58,8 +58,10 @@ def plan_starts(tx: Tx) -> list[PlannedStart]:
             team = agents.list_agents(tx, limit=MAX_AGENTS).items
         project = projects.get(tx, project_id)
         for task in lifecycle.list_startable(tx, project_id):
+            if free <= 0:
+                break
             agent = _choose_agent(tx, task, team, starts)
-            if free and agent is not None:
+            if agent is not None:
                 starts.append(PlannedStart(task, agent, project))
                 free -= 1
     return starts
