@@ -49,7 +49,7 @@ def read_source_files() -> Iterator[str]:
 
 @pytest.mark.parametrize("code", sorted(set(list_codes())))
 def test_every_error_code_is_documented_with_its_exit_status(code: str) -> None:
-    numbers = f"Exit code {ERROR_EXIT_CODES.get(code, 1)}, HTTP {STATUS_CODES.get(code, 500)}."
+    numbers = f"Exit status {ERROR_EXIT_CODES.get(code, 1)}, HTTP {STATUS_CODES.get(code, 500)}."
     assert extract_section(read_troubleshooting(), code).startswith(f"\n{numbers}")
 
 
