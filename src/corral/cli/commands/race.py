@@ -339,7 +339,7 @@ def cancel(app: App, race: str, attempt: str, reason: str | None) -> None:
 
 @command.command("list")
 @click.option("--project", metavar="ID|DIR", help="Only list races of this project.")
-@click.option("--state", help="Only list races in this state.")
+@click.option("--state", help="Only list races in this state: active, completed or abandoned.")
 @paging_options
 @pass_app
 def list_(app: App, /, project: str | None, **options: Any) -> None:

@@ -204,7 +204,7 @@ def apply(
 
 @command.command("list")
 @project_option
-@click.option("--state", help="Only list tasks in this state.")
+@click.option("--state", help="Only list tasks in this state, such as ready, running or done.")
 @option(
     "--agent",
     "by",
