@@ -1,4 +1,4 @@
-"""Temporary folders outside the home: copies of back-ups and of other programs' databases.
+"""Temporary folders outside the home: copies of backups and of other programs' databases.
 
 A folder is removed by the process that created it. A killed process leaves its folder behind; the
 next process that creates one, and pruning, remove it. A lock distinguishes folders in use.

@@ -9,6 +9,7 @@ import pytest
 
 from corral.cli.click_classes import Command, Option
 from corral.cli.main import ALIASES, COMMANDS, root
+from corral.cli.parameters import DURATION
 from tests.support.cli_runner import Cli
 
 
@@ -89,3 +90,15 @@ def test_former_options_work_and_are_hidden(cli: Cli) -> None:
     assert "--grace " not in cli("stop", "--help").out
     error = cli.error("stop", "run_0", "--grace", "1s")
     assert error["code"] == "not_found", "the option itself is accepted"
+
+
+@pytest.mark.parametrize("path", [path for path, item in ALL.items() if isinstance(item, Command)])
+def test_help_has_one_style_of_defaults_and_durations(path: str) -> None:
+    command = ALL[path]
+    text = command.get_help(click.Context(command, info_name=path))
+    assert "[default" not in text
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert not parameter.multiple or "epeatable" in str(parameter.help), parameter.opts
+            if isinstance(parameter.type, type(DURATION)):
+                assert parameter.metavar is None, parameter.opts

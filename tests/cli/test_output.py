@@ -95,7 +95,7 @@ BAD_INPUT = {
         2,
         "expected 1m to 3650d.",
     ),
-    "a back-up that is not there": (["db", "restore", "/none/x"], 2, "/none/x"),
+    "a backup that is not there": (["db", "restore", "/none/x"], 2, "/none/x"),
     "a body that is no JSON": (
         ["mail", "put", "agent:a", "{", "--as-json"],
         2,

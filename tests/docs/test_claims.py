@@ -9,6 +9,7 @@ import click
 import pytest
 
 from corral.cli.main import ERROR_EXIT_CODES, root
+from corral.daemon.loops import create_loops
 from corral.db.lookup import list_command
 from corral.http.errors import STATUS_CODES
 from corral.kernel.errors import CorralError, StoreUnavailable
@@ -48,7 +49,7 @@ def read_source_files() -> Iterator[str]:
 
 @pytest.mark.parametrize("code", sorted(set(list_codes())))
 def test_every_error_code_is_documented_with_its_exit_status(code: str) -> None:
-    numbers = f"Exit code {ERROR_EXIT_CODES.get(code, 1)}, HTTP {STATUS_CODES.get(code, 500)}."
+    numbers = f"Exit status {ERROR_EXIT_CODES.get(code, 1)}, HTTP {STATUS_CODES.get(code, 500)}."
     assert extract_section(read_troubleshooting(), code).startswith(f"\n{numbers}")
 
 
@@ -75,6 +76,15 @@ def test_every_reason_of_an_unavailable_store_is_documented() -> None:
     )
     assert set(documented) == declared
     assert declared <= used
+
+
+def test_every_loop_of_the_daemon_is_documented() -> None:
+    text = (DOCS / "reference/daemon.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Loops\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (one|each) node \|$", section, re.M)
+    assert sorted(rows) == sorted(
+        (loop.name, "one" if loop.needs_leader else "each") for loop in create_loops()
+    )
 
 
 @pytest.mark.parametrize("page", ["explanation/security.md", "explanation/guarantees.md"])

@@ -41,7 +41,8 @@ def test_delivered_occurrence_is_not_notified_again(store: Corral) -> None:
 def test_only_matching_alerts_are_notified(store: Corral) -> None:
     unfiltered = store.alerts.add(["crashed", "failed"], **COMMAND)
     of_project = store.alerts.add(["crashed"], **COMMAND, project="prj_1")
-    of_agent = store.alerts.add(["crashed"], **COMMAND, agent="agn_1")
+    agent = store.agents.create("ada", provider="claude").id
+    of_agent = store.alerts.add(["crashed"], **COMMAND, agent="ada")
     removed = store.alerts.add(["crashed"], **COMMAND)
     store.alerts.remove(removed.id)
 
@@ -49,20 +50,26 @@ def test_only_matching_alerts_are_notified(store: Corral) -> None:
         return {
             letter.body["alert"]
             for letter in store.internal.alerts.raise_alert(
-                kind, "run_1", edge=str(context), **context
+                kind, "run_1", edge=",".join(["edge", *context]), **context
             )
         }
 
     assert raise_and_list("crashed") == {unfiltered.id}
     assert raise_and_list("crashed", project_id="prj_1") == {unfiltered.id, of_project.id}
-    assert raise_and_list("crashed", agent_id="agn_1") == {unfiltered.id, of_agent.id}
-    assert raise_and_list("crashed", project_id="prj_1", agent_id="agn_1") == {
+    assert raise_and_list("crashed", agent_id=agent) == {unfiltered.id, of_agent.id}
+    assert raise_and_list("crashed", project_id="prj_1", agent_id=agent) == {
         unfiltered.id,
         of_project.id,
         of_agent.id,
     }
     assert raise_and_list("failed") == {unfiltered.id}
     assert raise_and_list("finished") == set()
+
+
+@each_case("agent", ["ada", "agt_zzz"])
+def test_alert_for_an_unknown_agent_is_rejected(store: Corral, agent: str) -> None:
+    with raises_without_change(store, NotFound):
+        store.alerts.add(["crashed"], **COMMAND, agent=agent)
 
 
 def test_mailbox_target_gets_one_letter_per_alert(store: Corral) -> None:

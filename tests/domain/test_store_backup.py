@@ -622,7 +622,7 @@ def test_backup_with_foreign_schema_is_rejected(store: Corral, tmp_path: Path, d
     change_file(file, SCHEMA_DAMAGE[damage])
     with raises_without_change(store, Invalid) as caught:
         store.db.restore(file)
-    assert "another back-up" in caught.value.message
+    assert "another backup" in caught.value.message
     assert not list(tmp_path.glob("*.before-restore*"))
 
 
@@ -674,7 +674,7 @@ def test_backup_with_forged_schema_is_rejected(
     rewrite_schema(file, statement)
     with raises_without_change(store, Invalid) as caught:
         store.db.restore(file)
-    assert "another back-up" in caught.value.message
+    assert "another backup" in caught.value.message
 
 
 def test_backup_changed_after_the_check_is_rejected(

@@ -144,7 +144,7 @@ def test_worktree_without_a_known_owner_is_refused(
     project.mkdir(exist_ok=True)
     ended = run_sandboxed(home, any_kind, project, "touch made", project=project)
     assert ended.state is RunState.FAILED
-    assert "the project's own folder" in str(ended.reason)
+    assert "the project's own directory" in str(ended.reason)
     assert not (project / "made").exists()
 
 

@@ -338,6 +338,16 @@ class SampleStore:
         race_factory.begin(under_way, 2)
         race_factory.end(under_way, 3, {"manual.md": "# Manual\n"})
         self.under_way = under_way
+        race_factory.start(
+            *("ada", "grace"),
+            prompt="Try every option",
+            setup="make setup",
+            auto=True,
+            stop_after=1,
+            approvals=["edit"],
+            sandbox="auto",
+            unsandboxed_commands=True,
+        )
         abandoned = race_factory.start("ada", prompt="An old idea", host="elsewhere")
         self.store.races.abandon(abandoned.id, reason="no longer needed")
 

@@ -371,9 +371,9 @@ def test_request_with_foreign_origin_cannot_act(
 def test_action_error_is_shown_beside_its_form(http_server: HttpServer) -> None:
     with http_server.client() as client:
         pages = PageClient(http_server, client)
-        pages.submit_rejected("runs/stop", "not_found", "There is no run", id="run_zzz")
+        pages.submit_rejected("runs/stop", "not_found", "No run has the id", id="run_zzz")
         pages.submit_rejected("runs/stop", "invalid", "is required")
-        pages.submit_rejected("mail/resend", "not_found", "There is no letter", id="let_1")
+        pages.submit_rejected("mail/resend", "not_found", "No letter has the id", id="let_1")
         pages.submit_rejected(
             "mail/put", "invalid", "Invalid mailbox", mailbox="nonsense", body="x"
         )

@@ -135,7 +135,7 @@ def test_race_action_error_is_shown(race_pages: RacePages) -> None:
     )
     submit_rejected("select", "refused:attempt_failed", id=race.id, attempt="3")
     submit_rejected("select", "not_found:unknown_attempt", id=race.id, attempt="1.9")
-    submit_rejected("select", "not_found", "There is no race", id="rac_zzz", attempt="1")
+    submit_rejected("select", "not_found", "No race has the id", id="rac_zzz", attempt="1")
     submit_rejected("select", "invalid", "The attempt is required", id=race.id)
     submit_rejected("graft", "invalid", "Select the files", id=race.id, attempt="2")
     submit_rejected("graft", "refused:no_winner", id=race.id, attempt="2", **{"pick:made": "on"})
@@ -239,8 +239,8 @@ def test_race_shows_attempts_with_checks_cost_diff_rank_and_reason(race_pages: R
     assert "all checks passed; judges preferred it to 100% of the others" in text
     assert "judges preferred it to 0% of the others; cheapest" in text
     assert "Not ranked score 0.30 its check `pytest -q` exited with 1" in text
-    assert "12 of 12 passed · exit code 0 · 2 s" in text
-    assert "9 of 12 passed, 3 failed · exit code 1" in text
+    assert "12 of 12 passed · exit status 0 · 2 s" in text
+    assert "9 of 12 passed, 3 failed · exit status 1" in text
     assert "ruff check not run: an earlier check failed" in text
     assert "+3 \N{MINUS SIGN}1" in text
     assert "$0.99" in text
@@ -384,8 +384,8 @@ def test_win_rates_are_shown_with_bounds_and_cost(race_pages: RacePages) -> None
     text = re.sub(
         r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", race_pages.html("/races/statistics")))
     )
-    assert "ada 4 4 3 75.0 % 30.1\N{EN DASH}95.4 % $0.48 $0.16" in text
-    assert "grace 4 4 1 25.0 % 4.6\N{EN DASH}69.9 % $0.48 $0.48" in text
+    assert "ada 4 4 3 75.0% 30.1\N{EN DASH}95.4% $0.48 $0.16" in text
+    assert "grace 4 4 1 25.0% 4.6\N{EN DASH}69.9% $0.48 $0.48" in text
     plots = race_pages.html("/races/statistics?by=model")
     assert len(re.findall(r"<circle", plots)) == 2
     assert 'x1="30.06%" x2="95.44%"' in plots

@@ -104,15 +104,15 @@ def read_attachment(
     path = PurePath(file_name)
     if "\0" in file_name or ".." in path.parts:
         raise Refused(
-            f"{file_name!r} leads out of its folder. Name the file without `..`.",
+            f"{file_name!r} leads out of its directory. Name the file without `..`.",
             file=file_name,
             reason="outside_folder",
         )
     candidates = list(_match_folders(path, folders))
     if not candidates:
-        known = ", ".join(folders) or "no folder"
+        known = ", ".join(folders) or "no directory"
         raise Refused(
-            f"{file_name!r} is not in one of your working folders: {known}.", file=file_name
+            f"{file_name!r} is not in one of your working directories: {known}.", file=file_name
         )
     first_error: OSError | None = None
     for folder, steps in candidates:

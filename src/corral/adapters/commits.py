@@ -73,7 +73,9 @@ def merge_tree(
     if b"unrelated histories" in result.err:
         return "", []
     if b"usage:" in result.err:
-        raise Refused("Trial merges need git 2.38 or newer.", reason="git_too_old")
+        raise Refused(
+            "This git is too old to test merges. Install git 2.38 or newer.", reason="git_too_old"
+        )
     if result.code > 1 or not result.out:
         raise git.git_error(top, arguments[0], result)
     tree, _, rest = result.out.partition(b"\0")

@@ -343,7 +343,7 @@ def _find_difference(path: bytes, entry: ExportEntry) -> str | None:
     try:
         info = os.lstat(path)
         if entry.mode == "160000":
-            return None if stat.S_ISDIR(info.st_mode) else "not a folder"
+            return None if stat.S_ISDIR(info.st_mode) else "not a directory"
         if entry.mode == "120000":
             same = sha256(os.readlink(path)).hexdigest() == entry.sha256
             return None if same else "a different symlink"

@@ -194,7 +194,7 @@ def _start(
         )
     except (FileNotFoundError, NotADirectoryError):
         raise Refused(
-            "git is not on the PATH, or the folder does not exist.",
+            "git is not on the PATH, or the directory does not exist.",
             dir=top,
             reason="git_unavailable",
         ) from None

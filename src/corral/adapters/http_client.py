@@ -217,7 +217,10 @@ class DaemonClient:
 
     def _unexpected_response_error(self, problem: str) -> StoreUnavailable:
         return StoreUnavailable(
-            f"Unexpected response from {self.url}: {problem}", reason="foreign", url=self.url
+            f"Unexpected response from {self.url}: {problem}. Check that a Corral daemon runs at "
+            "this URL.",
+            reason="foreign",
+            url=self.url,
         )
 
     def close(self) -> None:

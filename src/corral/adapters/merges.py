@@ -62,7 +62,9 @@ def find_merge_base(repository: str, one: str, other: str) -> str:
     )
     if result.code or not result.out:
         raise Refused(
-            f"{one} and {other} have no common ancestor.", dir=repository, reason="no_merge_base"
+            f"{one} and {other} have no common ancestor, so they cannot be merged.",
+            dir=repository,
+            reason="no_merge_base",
         )
     return result.out.decode().split()[0]
 

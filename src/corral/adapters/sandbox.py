@@ -346,7 +346,7 @@ def _wrap_in_landlock(
             if _is_in(path, folder):
                 raise Refused(
                     f"Landlock cannot hide {path}, because {folder} around it is writable. Install "
-                    "bubblewrap, or work in another folder.",
+                    "bubblewrap, or work in another directory.",
                     path=path,
                 )
     missing = [*LANDLOCK_GAPS]

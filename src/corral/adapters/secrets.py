@@ -164,7 +164,7 @@ def store_in_file(folder: Path, name: str, value: str) -> str:
         temporary.rename(path)
     except OSError as error:
         raise Refused(
-            f"Cannot store the secret in {folder}: {error.strerror}. Check the folder, or "
+            f"Cannot store the secret in {folder}: {error.strerror}. Check the directory, or "
             "use a reference to an existing secret.",
             path=str(folder),
         ) from None

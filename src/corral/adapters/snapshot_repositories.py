@@ -64,11 +64,13 @@ def snapshot_folder(
     """
     folder, git_dir = os.path.realpath(folder), normalize_path(git_dir)
     if not os.path.isdir(folder):
-        raise Refused(f"{folder} is not a folder.", dir=folder, reason="not_a_folder")
+        raise Refused(
+            f"{folder} is not a directory. Correct the path.", dir=folder, reason="not_a_folder"
+        )
     if git_dir == folder or git_dir.startswith(os.path.join(folder, "")):
         raise Refused(
             f"{folder} contains {git_dir}, where its files would be copied to. Start in a "
-            "subfolder, or set CORRAL_HOME to a folder outside.",
+            "subdirectory, or set CORRAL_HOME to a directory outside.",
             dir=git_dir,
             reason="contains_data",
         )

@@ -216,8 +216,8 @@ def create(
             _add_worktree(repository, folder, branch, commit, checkout, own_branch, lock, pool)
         elif checkout is None:
             raise Refused(
-                f"{folder} is not a worktree of {repository}. Choose another folder, or repair it "
-                "with `git worktree repair`.",
+                f"{folder} is not a worktree of {repository}. Choose another directory, or repair "
+                "it with `git worktree repair`.",
                 dir=folder,
                 reason="not_a_worktree",
             )
@@ -272,7 +272,7 @@ def _add_worktree(
 ) -> None:
     if os.listdir(folder):
         raise Refused(
-            f"{folder} is not empty. Choose another folder.",
+            f"{folder} is not empty. Choose another directory.",
             dir=folder,
             reason="folder_not_empty",
         )

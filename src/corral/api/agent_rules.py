@@ -69,7 +69,7 @@ def allow(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> No
 def only_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow questions about the agent itself."""
     if store.agents.get(arguments["agent"]).id != _agent_id(who):
-        raise Refused(f"{who.agent} may only query itself.")
+        raise Refused(f"{who.agent} may only query its own permissions. Omit the agent.")
 
 
 def as_agent(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:

@@ -302,8 +302,8 @@ class Races(Resource):
     ) -> Race:
         """Ask an agent to rank the attempts that passed, without knowing their authors.
 
-        The order of the attempts is shuffled for each sample. `wait` waits for the verdicts.
-        Default: the judge of the race. Raises Invalid when the race has none.
+        The order of the attempts is shuffled for each sample. `judge` defaults to the judge of the
+        race. Raises Invalid when the race has none. Does not wait for the verdicts.
         """
         current = self.get(race)
         ops.require_repository(current)

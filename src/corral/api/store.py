@@ -163,7 +163,7 @@ class Store(Resource):
         `normal`: accepted changes survive the death of any process. `full`: also a power cut.
         """
         if wanted not in (None, "normal", "full"):
-            raise Invalid(f"Invalid durability {wanted!r}: use normal or full.", value=wanted)
+            raise Invalid(f"Invalid durability {wanted!r}: expected normal or full.", value=wanted)
         return self._database.durability(wanted)
 
     @operation(slow=True, people_only=True)

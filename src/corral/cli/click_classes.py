@@ -1,12 +1,16 @@
 """Classes of commands and options, and the options that many commands share."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from corral.cli.context import App
+
+CLICK_DEFAULT = re.compile(r"\.  \[default: ([^]]*)\]$")
+"""The end of a help text to which Click has added the default of the option."""
 
 
 class Option(click.Option):
@@ -49,6 +53,14 @@ class Command(click.Command):
         self.examples = tuple(examples)
         self.params.extend(common_options())
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, with Click's defaults in the style of the help texts."""
+        options = (param for param in self.get_params(ctx) if isinstance(param, click.Option))
+        records = filter(None, (option.get_help_record(ctx) for option in options))
+        rows = [(names, CLICK_DEFAULT.sub(r" (default: \1).", text)) for names, text in records]
+        with formatter.section("Options"):
+            formatter.write_dl(rows)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, each on a line of its own and never wrapped."""
         if self.examples:
@@ -87,7 +99,8 @@ def common_options() -> list[click.Parameter]:
             metavar="URL",
             expose_value=False,
             callback=_set_store,
-            help="URL of the store, or of a daemon (default: $CORRAL_STORE).",
+            help="URL of the store or of a daemon (default: $CORRAL_STORE, else corral.db in "
+            "$CORRAL_HOME).",
         ),
         click.Option(
             ["--json"],

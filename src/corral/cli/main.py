@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "wiring": ("wiring", "Choose which agents receive messages from which chats."),
     "destination": ("destination", "Choose which chats an agent may send to."),
     "message": ("message", "Send and inspect messages on channels."),
-    "request": ("request", "Manage agents' requests to the host."),
+    "request": ("request", "Show the actions that agents have requested."),
     "sender": ("sender", "Approve or block accounts on channels."),
     "person": ("person", "Manage people and their roles."),
     "mail": ("mail", "Put, claim and acknowledge letters in mailboxes."),
@@ -190,11 +190,12 @@ root = Root(
         *common_options(),
     ],
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="The supervisor and system of record for AI agents.\n\n"
-    "Without a command, show what is running, what needs your input, what failed and what today "
-    "cost.",
+    help="Run AI agents and other commands under supervision, and keep a durable record of "
+    "them.\n\nWithout a command, show what is running, what needs your input, what failed and what "
+    "today cost.",
     epilog="Store URLs: sqlite:///relative.db, sqlite:////absolute.db, postgresql://user@host/db, "
-    "or a daemon at http://host:7717. Ids can be shortened to a unique prefix.",
+    "or a daemon at http://host:7717. Ids can be shortened to a unique prefix. Durations are "
+    "written as 90s, 10m, 1h30m or 7d.",
 )
 
 

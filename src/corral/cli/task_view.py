@@ -11,13 +11,17 @@ from corral.cli.render import format_field
 from corral.kernel.errors import Invalid
 
 agent_option = click.option(
-    "--agent", metavar="NAME", help="Agent to act as (default: $CORRAL_AGENT)."
+    "--agent",
+    metavar="NAME",
+    help="Agent to act as (default: the agent of the run, else $CORRAL_AGENT, else you).",
 )
 project_option = click.option(
     "--project", metavar="ID|DIR", help="Project (default: that of the current directory)."
 )
 reason_option = click.option("--reason", metavar="TEXT", help="Reason, for the event log.")
-fence_option = click.option("--fence", type=int, help="Fencing token returned by the claim.")
+fence_option = click.option(
+    "--fence", type=int, help="Fencing token printed by `claim` (default: do not check it)."
+)
 
 
 def resolve_project(app: App, project: str | None) -> str:

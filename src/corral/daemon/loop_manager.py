@@ -235,7 +235,10 @@ class LoopManager:
         """Abort if the store's file was moved or removed: writes to it would be lost."""
         if self._file is not None and _read_inode(self._store) != self._file:
             self._abort(f"the store's file {self._store.db.path} was moved or removed")
-            raise StoreUnavailable("The store's file was moved or removed.", reason="missing")
+            raise StoreUnavailable(
+                "The store's file was moved or removed. Put it back, then restart the daemon.",
+                reason="missing",
+            )
 
     def _abort(self, reason: str) -> None:
         if not self._stopping.is_set():

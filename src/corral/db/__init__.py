@@ -51,7 +51,7 @@ def connect(
             ) from None
         return PostgresDatabase(url, clock=clock, actor=actor, probe=probe)
     raise Invalid(
-        "Invalid store URL. Use sqlite:///relative.db, sqlite:////absolute.db, "
+        "Invalid store URL: expected sqlite:///relative.db, sqlite:////absolute.db, "
         "postgresql://user@host/database, or http://host:port of a daemon.",
         reason="bad_url",
     )

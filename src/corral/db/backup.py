@@ -1,7 +1,7 @@
-"""Back-up and restore of whole stores.
+"""Backup and restore of whole stores.
 
-A back-up is always a SQLite file: a SQLite store is copied as it is, and a PostgreSQL store is
-written to a new file with the same tables. So a back-up can be opened, inspected and restored on
+A backup is always a SQLite file: a SQLite store is copied as it is, and a PostgreSQL store is
+written to a new file with the same tables. So a backup can be opened, inspected and restored on
 either engine without other tools.
 """
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 
 def check_backup(path: Path) -> None:
-    """Raise Invalid unless the file is an intact back-up of this or an older version of Corral.
+    """Raise Invalid unless the file is an intact backup of this or an older version of Corral.
 
     The schema is checked before anything else is read: a foreign schema may contain code.
     """
     if not path.is_file():
-        raise Invalid(f"No back-up at {path}. Check the path.", path=str(path))
+        raise Invalid(f"No backup at {path}. Check the path.", path=str(path))
     try:
         file = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         try:
@@ -60,7 +60,7 @@ def check_backup(path: Path) -> None:
             # A store that was moved away (gone) is complete; one that is being filled is not.
             if version > MOVED_OFFSET and _read_phase(file) != "gone":
                 raise Invalid(
-                    f"{path} is incomplete: a store is being moved there. Use another back-up.",
+                    f"{path} is incomplete: a store is being moved there. Use another backup.",
                     reason="half_moved",
                 )
             if file.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]:
@@ -73,7 +73,7 @@ def check_backup(path: Path) -> None:
 
 def _damaged_error(path: Path) -> Invalid:
     return Invalid(
-        f"{path} is damaged or not a back-up of a Corral store. Use another back-up.",
+        f"{path} is damaged or not a backup of a Corral store. Use another backup.",
         path=str(path),
         reason="damaged",
     )
@@ -94,14 +94,14 @@ def _require_known_schema(file: apsw.Connection, path: Path) -> None:
         repair = f"If you know the cause, remove it with `{command}`"
     raise Invalid(
         f"Cannot restore {path}: {describe_differences(unexpected)}. {repair}; otherwise use "
-        "another back-up.",
+        "another backup.",
         path=str(path),
         reason="foreign_schema",
     )
 
 
 def require_restorable(path: Path) -> None:
-    """Raise Invalid if a restore would refuse the schema of a back-up that was just made."""
+    """Raise Invalid if a restore would refuse the schema of a backup that was just made."""
     file = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         _require_known_schema(file, path)
@@ -111,14 +111,14 @@ def require_restorable(path: Path) -> None:
 
 @contextmanager
 def current_copy(source: Path) -> Iterator[Path]:
-    """Provide a temporary copy of a back-up, migrated to the current schema."""
+    """Provide a temporary copy of a backup, migrated to the current schema."""
     with scratch_folder("restore") as directory:
         copy = directory / "copy.db"
         _copy_file(source, copy)
         _reopen(copy, source)
         database = SqliteDatabase(copy, actor="corral")
         try:
-            # The back-up may be from during a move, or an excerpt.
+            # The backup may be from during a move, or an excerpt.
             database.write(remove)
             ensure_schema(database)
             store_move.keep_here(database)
@@ -176,7 +176,7 @@ def copy_to_file(source: "PostgresDatabase", target: Path) -> None:
 
 
 def copy_from_file(source: Path, target: "PostgresDatabase") -> None:
-    """Replace the content of a PostgreSQL store by a back-up, in one transaction.
+    """Replace the content of a PostgreSQL store by a backup, in one transaction.
 
     Other writers wait meanwhile. Sequences are only advanced, because setval() is not rolled back
     with a failed transaction.
@@ -216,7 +216,7 @@ def find_highest_numbers(query: Callable[[str], Any]) -> dict[str, int]:
 
 
 def prepare_restore(copy: Path, numbers: Mapping[str, int], now: int, actor: str) -> None:
-    """Prepare a back-up to replace the content of a store.
+    """Prepare a backup to replace the content of a store.
 
     Sequence numbers continue after those that the store has used, so that ids and cursors stay
     unique. Fences are raised, so that owners from before the restore are rejected. An event records
@@ -239,7 +239,7 @@ def prepare_restore(copy: Path, numbers: Mapping[str, int], now: int, actor: str
 
 # Placeholder rows in a final state that reserve the highest number from before the restore; SQLite
 # assigns max(seq) + 1. Rows that are counted by session or run have '' there, which matches neither
-# an id nor NULL. The WHERE clause: only if the back-up does not already reach that number.
+# an id nor NULL. The WHERE clause: only if the backup does not already reach that number.
 _PLACEHOLDERS = {
     "letters": """
         INSERT INTO letters (seq, mailbox, body, rank, state, due_at, queue_at, fence, attempts,

@@ -1,6 +1,6 @@
 """Bulk inserts into any table, with column types taken from the schema.
 
-For data from outside: imported rows, back-ups and moved stores. Rows are inserted as given, without
+For data from outside: imported rows, backups and moved stores. Rows are inserted as given, without
 events. `db/bulk_transitions.py` creates and imports rows with a state, with their events.
 """
 

@@ -7,7 +7,7 @@ Names of parameters have no influence: a statement derives the column of each pa
 migrated schema of both engines.
 
 Reject where a replaced part would change the meaning: two names that differ only in their secrets
-would become one, and a setup that contains [redacted] does not work. Exempt what Corral must find
+would become one, and a set-up with [redacted] in it does not work. Exempt what Corral must find
 or execute exactly as given.
 """
 

@@ -247,7 +247,7 @@ class Database(ABC):
 
     @abstractmethod
     def restore(self, source: Path, kept: Path | None) -> None:
-        """Replace the content by a back-up that was checked; `source` may be modified.
+        """Replace the content by a backup that was checked; `source` may be modified.
 
         On SQLite the previous content is copied to `kept`.
         """

@@ -28,7 +28,7 @@ def list_command(kind: str) -> str:
 
 def not_found(kind: str, id: str | int) -> NotFound:
     return NotFound(
-        f"There is no {kind} {id}. `{list_command(kind)}` lists the existing ones.",
+        f"No {kind} has the id {id}. List them with `{list_command(kind)}`.",
         kind=kind,
         id=id,
     )

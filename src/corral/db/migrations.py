@@ -66,7 +66,7 @@ def ensure_schema(database: Database, *, change: bool = True) -> None:
         return
     if version == 0 and not change:
         raise StoreUnavailable(
-            f"No store at {database.url}. A store is created on first use.",
+            f"No store at {database.url}. Check the URL; a store is created on first use.",
             reason="missing",
         )
     if version > MOVED_OFFSET:

@@ -1,6 +1,6 @@
 """Detection of differences between the schema of a store and its migrations.
 
-Another program may have changed the schema, and a back-up may come from an untrusted source: a
+Another program may have changed the schema, and a backup may come from an untrusted source: a
 trigger in it would run with every later write to the store.
 """
 

@@ -39,7 +39,8 @@ def hard_link_error(where: str, links: int) -> StoreUnavailable:
 def wal_full_error(where: str, size: int, cause: str, holder: int | None) -> StoreUnavailable:
     return StoreUnavailable(
         f"The store {where} accepts no writes: its write-ahead log has {size // 1_048_576:,} MiB, "
-        f"because {cause}. Nothing was changed.",
+        f"because {cause}. Nothing was changed. Continue (`kill -CONT`) or end the process that "
+        "reads the store.",
         reason="log_full",
         path=where,
         holder=holder,
@@ -59,7 +60,7 @@ def translate(error: apsw.Error, path: Path) -> CorralError:
             )
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreUnavailable(
-                f"{where} is damaged or not a Corral store: {error}. Restore a back-up with "
+                f"{where} is damaged or not a Corral store: {error}. Restore a backup with "
                 "`corral db restore FILE`, or give another path with --store.",
                 reason="corrupt",
                 path=where,

@@ -115,10 +115,10 @@ def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
         text = f"{len(orphans)} rows refer to missing rows, first in {orphans[0][0]}."
         findings.append(Finding("references", "broken", text))
     if mismatched:
-        text = f"{', '.join(mismatched)} does not match its table. Restore a back-up."
+        text = f"{', '.join(mismatched)} does not match its table. Restore a backup."
         findings.append(Finding("indexes", "broken", text))
     if cells:
-        text = f"{'; '.join(cells)}; restore a back-up from before."
+        text = f"{'; '.join(cells)}; restore a backup from before."
         findings.append(Finding("cells", "broken", text))
     return findings
 

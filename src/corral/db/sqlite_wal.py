@@ -96,7 +96,7 @@ def find_blocking_reader(path: str) -> int | None:
 
 def _describe_cause(holder: int | None) -> str:
     if holder is None:
-        return "a reader blocks its checkpoint. End long reads and back-ups"
+        return "a reader blocks its checkpoint. End long reads and backups"
     if is_stopped(holder):
         return (
             f"process {holder} is stopped in the middle of a read. Continue it with "

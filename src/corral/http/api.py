@@ -293,7 +293,7 @@ def _not_found_error(parts: list[str]) -> NotFound:
                 reason="local_only",
             )
         if policy.streamed is not None:
-            return NotFound(f"Over HTTP, {name} is {policy.streamed}.", call=name)
+            return NotFound(f"{name} has no request of its own. Use {policy.streamed}.", call=name)
     hint = "GET /api/docs lists all operations."
     if parts and parts[0] not in resource_names():
         from difflib import get_close_matches

@@ -12,7 +12,7 @@ The import of a database, step by step:
     imported_ids        the ids of the objects that imported rows refer to
     conversion          convert a row with the mapping of its table, and redact secrets
     mappings/           which of Corral's columns each column of a tool becomes
-        registry        the tools, and how their databases are recognised
+        registry        the tools, and how their databases are recognized
         types           the types of a mapping
         target_rows     rows of Corral's tables with all required columns
         <tool>          the mapping of one tool, in one or more modules

@@ -55,7 +55,7 @@ def import_transcripts(
         raise Invalid(f"Cannot import from {source!r}. Use {' or '.join(FOLDERS)}.")
     root = Path(folder).expanduser() if folder else Path.home() / FOLDERS[source]
     if not root.is_dir():
-        raise NotFound(f"There is no folder {root}. Give the folder of the transcripts.")
+        raise NotFound(f"No directory named {root}. Give the directory of the transcripts.")
     reader = import_module(f"corral.adapters.transcripts.{source}")
     files = [*reader.files(root)]
     counts = {"sessions": 0, "turns": 0, "charges": 0, "own": 0}

@@ -63,7 +63,8 @@ def parse_duration(text: str) -> int:
     is_complete = "".join(number + unit for number, unit in parts) == text.strip()
     if not parts or not is_complete or ms > 1_000 * YEAR:
         raise Invalid(
-            f"Invalid duration {text[:100]!r}. Use a form like 90s, 10m, 1h30m or 7d.", value=text
+            f"Invalid duration {text[:100]!r}: expected a form like 90s, 10m, 1h30m or 7d.",
+            value=text,
         )
     return round(ms)
 

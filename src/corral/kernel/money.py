@@ -21,7 +21,7 @@ def parse_usd(text: str) -> int:
         is_exact = False
     if not is_exact:
         raise Invalid(
-            f"Invalid amount {text!r}. Use US dollars from 0 to 1,000,000, such as 5 or 0.25.",
+            f"Invalid amount {text!r}: expected US dollars from 0 to 1,000,000, such as 5 or 0.25.",
             value=text,
         )
     return int(micros)

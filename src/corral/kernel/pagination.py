@@ -55,7 +55,7 @@ def decode_cursor(cursor: str | None, *defaults: str | int) -> list[Any]:
         key = []
     if [type(part) for part in key] != [type(part) for part in defaults] or not _is_storable(key):
         raise Invalid(
-            f"Invalid cursor {cursor!r}. Use `next` of a page of the same list, or omit it to "
+            f"Invalid cursor {cursor!r}: expected `next` of a page of the same list. Omit it to "
             "start at the beginning.",
             value=cursor,
             reason="bad_cursor",

@@ -56,8 +56,9 @@ def check_choice(value: str, choices: type[E], field: str) -> E:
     """Return the enum member with this value; raises Invalid with the possible values."""
     member = choices._value2member_map_.get(value)
     if member is None:
+        noun = field.removeprefix("The ")
         raise Invalid(
-            f"{field} {value!r} is invalid. Use one of {', '.join(choices)}.",
+            f"Invalid {noun} {value!r}: expected one of {', '.join(choices)}.",
             field=field,
             value=value,
             reason="unknown_choice",
@@ -76,7 +77,8 @@ def check_category(value: str, example: str) -> str:
     """Return `value`, or raise Invalid if it is not a short lower-case word."""
     if not _CATEGORY.fullmatch(value):
         raise Invalid(
-            f"Invalid category {value[:100]!r}. Use a short lower-case word such as {example}.",
+            f"Invalid category {value[:100]!r}: expected a short lower-case word such as "
+            f"{example}.",
             category=value[:100],
         )
     return value

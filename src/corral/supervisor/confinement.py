@@ -95,8 +95,8 @@ class Confinement:
         top = run.cwd.removesuffix(f"/{subfolder}") if subfolder else run.cwd
         if f"{os.path.realpath(project)}/".startswith(f"{os.path.realpath(top)}/"):
             raise Refused(
-                f"Cannot sandbox a run in {top}: it is the project's own folder. Create a worktree "
-                "with `git worktree add` and run there.",
+                f"Cannot sandbox a run in {top}: it is the project's own directory. Create a "
+                "worktree with `git worktree add` and run there.",
                 dir=top,
             )
         return get_checkout(repository, top)

@@ -162,7 +162,9 @@ def _number(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise Invalid(f"Invalid number {text!r} for {name}.", value=text) from None
+        raise Invalid(
+            f"Invalid number {text!r} for {name}: expected digits, such as 10.", value=text
+        ) from None
 
 
 def set_budget(request: PageRequest) -> Response:

@@ -25,7 +25,7 @@ def approve_sender(request: PageRequest) -> Response:
 def add_wiring(request: PageRequest) -> Response:
     kind, colon, id = request.require("where", "The chat or channel").partition(":")
     if kind not in ("place", "channel") or not colon:
-        raise Invalid("Choose a chat or a channel.", where=kind)
+        raise Invalid("No chat or channel is selected. Select one.", where=kind)
     agent = request.store.agents.get(request.require("agent", "The agent"))
     options = _wiring_options(request) | {kind: id}
     wiring = request.store.wirings.add(agent.id, project=request.field("project"), **options)

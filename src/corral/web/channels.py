@@ -36,7 +36,7 @@ VIEWS = {
 FAILED_STATES = {
     "dead": "failed after all attempts",
     "unconfirmed": "delivery unconfirmed",
-    "refused": "rejected",
+    "refused": "refused",
     "expired": "expired",
 }
 MAX_CHOICES = 200
@@ -56,7 +56,10 @@ MODES = {
     SessionMode.THREAD: "one per thread",
     SessionMode.AGENT: "one for all chats",
 }
-SCOPES = {WiringScope.ALL: "all approved senders", WiringScope.KNOWN: "known people"}
+SCOPES = {
+    WiringScope.ALL: "all senders that the channel accepts",
+    WiringScope.KNOWN: "known people",
+}
 UNMATCHED = {UnmatchedPolicy.DROP: "dropped", UnmatchedPolicy.KEEP: "kept as context"}
 
 
@@ -170,7 +173,7 @@ def show_dead(request: PageRequest) -> Response:
     state = request.query("state") or "dead"
     if state not in FAILED_STATES:
         raise Invalid(
-            f"Invalid state {state!r}. Use one of {', '.join(FAILED_STATES)}.", state=state
+            f"Invalid state {state!r}: expected one of {', '.join(FAILED_STATES)}.", state=state
         )
     filters: dict[str, Any] = {"state": state, "after": request.query("after")}
     page = request.store.mail.list(limit=MAX_LETTERS, **filters)

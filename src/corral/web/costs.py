@@ -60,7 +60,9 @@ def _read_span(request: PageRequest, default: str) -> str:
     """Return the number of days in the query; raises Invalid unless it is one of SPANS."""
     span = request.query("days") or default
     if span not in SPANS:
-        raise Invalid(f"Invalid number of days {span!r}. Use one of {', '.join(SPANS)}.", days=span)
+        raise Invalid(
+            f"Invalid number of days {span!r}: expected one of {', '.join(SPANS)}.", days=span
+        )
     return span
 
 

@@ -16,7 +16,7 @@ MAX_SHOWN = 100
 def show_all(request: PageRequest) -> Response:
     view, after = request.query("view") or "waiting", request.query("after")
     if view not in VIEWS:
-        raise Invalid(f"Invalid view {view!r}. Use one of {', '.join(VIEWS)}.", view=view)
+        raise Invalid(f"Invalid view {view!r}: expected one of {', '.join(VIEWS)}.", view=view)
     store = request.store
     questions: list[Question] = []
     decisions: list[Decision] = []

@@ -1,4 +1,4 @@
-"""Mail: waiting messages, and those that need attention."""
+"""Mail: waiting letters, and letters that need attention."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ VIEWS = {
     "waiting": "waiting for delivery",
     "dead": "failed after all attempts",
     "unconfirmed": "delivery unconfirmed",
-    "refused": "rejected by the recipient",
+    "refused": "refused",
     "expired": "not claimed in time",
-    "all": "all messages",
+    "all": "all letters",
 }
 
 

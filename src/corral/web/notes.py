@@ -49,7 +49,7 @@ def parse_scope(scope: str | None) -> dict[str, Any]:
         return {"everyone": True} if scope else {}
     if kind not in ("project", "agent") or not name:
         raise Invalid(
-            f"Invalid scope {scope!r}. Use everyone, project:ID or agent:NAME.",
+            f"Invalid scope {scope!r}: expected everyone, project:ID or agent:NAME.",
             scope=scope,
             reason="unknown_scope",
         )

@@ -112,7 +112,10 @@ def show_one(request: PageRequest) -> Response:
 def _page(round: Round, after: str | None) -> tuple[list[Attempt], str | None]:
     """Return a page of attempts after a number, and the cursor of the next page."""
     if after is not None and not (after.isascii() and after.isdigit()):
-        raise Invalid(f"Invalid attempt number {after[:20]!r}.", after=after[:20])
+        raise Invalid(
+            f"Invalid page {after[:20]!r}: expected the number of an attempt. Open the race again.",
+            after=after[:20],
+        )
     rest = [attempt for attempt in round.attempts if attempt.number > int((after or "0")[:9])]
     return rest[:MAX_CARDS], str(rest[MAX_CARDS - 1].number) if len(rest) > MAX_CARDS else None
 
@@ -245,7 +248,7 @@ def show_statistics(request: PageRequest) -> Response:
     """Show wins and costs over all decided races."""
     by, span = request.query("by") or "agent", request.query("days") or "all"
     if span not in SPANS:
-        raise Invalid(f"Invalid period {span!r}. Use one of {', '.join(SPANS)}.", days=span)
+        raise Invalid(f"Invalid period {span!r}: expected one of {', '.join(SPANS)}.", days=span)
     days = SPANS[span]
     rows = request.store.races.win_rates(by=by, since_ms=None if days is None else days * DAY)
     return request.render(

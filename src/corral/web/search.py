@@ -40,7 +40,7 @@ KINDS = ("turn", "output", "note")
 def show(request: PageRequest) -> Response:
     text, kind = request.query("q"), request.query("kind")
     if kind is not None and kind not in KINDS:
-        raise Invalid(f"Invalid kind {kind!r}. Use one of {', '.join(KINDS)}.", kind=kind)
+        raise Invalid(f"Invalid kind {kind!r}: expected one of {', '.join(KINDS)}.", kind=kind)
     values: dict[str, Any] = {
         "text": text,
         "kind": kind,
@@ -78,7 +78,9 @@ def redirect_to_page(request: PageRequest) -> Response:
     id = request.path_param("id")
     page = _page_of(id)
     if page is None:
-        raise NotFound(f"No page for id {id!r}.", id=id)
+        raise NotFound(
+            f"No record has the id {id!r}. Type more characters, or search for a name.", id=id
+        )
     return RedirectResponse(page, status_code=303)
 
 

@@ -92,7 +92,7 @@ def show(request: PageRequest) -> Response:
     """Show the board; with `state`, the list of all tasks in that state."""
     state = request.query("state")
     if state is not None and state not in [*TaskState]:
-        raise Invalid(f"Invalid task state {state!r}. Use one of {', '.join(TaskState)}.")
+        raise Invalid(f"Invalid task state {state!r}: expected one of {', '.join(TaskState)}.")
     projects, project = _select_project(request)
     store = request.store
     columns: list[tuple[BoardColumn, list[Task]]] = []
@@ -179,7 +179,9 @@ def _replay_time(request: PageRequest, now: int) -> int | None:
             parsed = datetime.fromisoformat(time)
             return round(parsed.replace(tzinfo=parsed.tzinfo or UTC).timestamp() * 1_000)
         except (ValueError, OverflowError, OSError):
-            raise Invalid(f"Invalid time {time[:50]!r}. Use the format 2027-01-15T09:00.") from None
+            raise Invalid(
+                f"Invalid time {time[:50]!r}: expected the form 2027-01-15T09:00."
+            ) from None
     if (at := request.query("at")) is None:
         return None
     if not (at.isascii() and at.isdigit()) or len(at) > 15:

@@ -30,7 +30,9 @@ def move_task(request: PageRequest) -> Response:
     """Apply a verb that people may use; the transition table decides whether it is legal."""
     verb, task = request.require("verb", "The action"), request.require("id", "The task")
     if verb not in TASK_VERBS:
-        raise Invalid(f"Invalid action {verb!r}. Use one of {', '.join(TASK_VERBS)}.", verb=verb)
+        raise Invalid(
+            f"Invalid action {verb!r}: expected one of {', '.join(TASK_VERBS)}.", verb=verb
+        )
     move = getattr(request.store.tasks, verb)
     if verb == "reassign":
         moved = move(task, None)

@@ -329,7 +329,7 @@ def test_dead_letters_are_retried_and_dropped(live_site: LiveSite, tab: BrowserT
     page.locator(f"#{ids[0]}").get_by_text("Resend").click()
     page.wait_for_selector(f"#{ids[0]}", state="detached")
     assert store.mail.get(ids[0]).state == "waiting"
-    page.locator(f"#{ids[1]}").get_by_text("Delete").click()
+    page.locator(f"#{ids[1]}").get_by_text("Drop").click()
     page.fill("#drop [name=reason]", "not needed")
     page.click("#drop button.danger")
     page.wait_for_selector(f"#{ids[1]}", state="detached")

@@ -16,7 +16,7 @@ Modules:
 - `registry`: lookup by name or by program.
 - `facts`: the vocabulary that every parser emits.
 - `json_lines`: base class and helpers for parsers of untrusted JSON lines.
-- `limits`: recognises usage limits and their reset times in error messages.
+- `limits`: recognizes usage limits and their reset times in error messages.
 - `screens`, `choices`: read dialogs from a terminal screen and compute the keys that answer them.
 - `acp`, `acp_parser`: client and log parser for the Agent Client Protocol.
 - `mcp_config`, `versions`: configuration of Corral's MCP server, version probes.
@@ -33,7 +33,7 @@ How to add an agent CLI:
 3. Add the name and the program to `PROGRAMS` in `registry.py`.
 4. If the CLI has a terminal interface, add a `ScreenLayout` to `SCREENS` in `screens.py`. Take the
    patterns from captured screens. Without a layout, a terminal run works but its dialogs are not
-   recognised.
+   recognized.
 5. If the CLI implements the Agent Client Protocol, set `acp_args` (and `acp_program`).
 6. If the CLI writes transcripts, set `transcript_files` and add a reader in `adapters/transcripts`.
 7. If the CLI cannot disable single tools, call `refuse_denials` in `start`: a run must not start

@@ -3,7 +3,7 @@
 Terminal runs have no structured stream, so the supervisor reads the screen. All functions here are
 pure: they take the rendered lines and return a `ScreenReading`.
 
-The output of an agent can imitate a dialog. Therefore a dialog is recognised only where the
+The output of an agent can imitate a dialog. Therefore a dialog is recognized only where the
 interface draws one: at the bottom of the screen, with the known footer below the options, the known
 question above them, and exactly one option marked. All other text is output and triggers no keys.
 

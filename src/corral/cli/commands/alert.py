@@ -65,8 +65,8 @@ def command() -> None:
 @click.option("--desktop", is_flag=True, help="Show a desktop notification on this machine.")
 @click.option("--mailbox", metavar="BOX", help="Put a letter into this mailbox, such as agent:ada.")
 @click.option("--secret", metavar="NAME", help="Sign webhook requests with this secret.")
-@click.option("--project", metavar="ID", help="Only alert about this project.")
-@click.option("--agent", metavar="ID", help="Only alert about this agent.")
+@click.option("--project", metavar="ID|DIR", help="Only alert about this project.")
+@click.option("--agent", metavar="NAME", help="Only alert about this agent, by name or id.")
 @pass_app
 def add(
     app: App,

@@ -18,7 +18,13 @@ from corral.cli.parameters import DURATION, read_body
     ],
 )
 @click.argument("text")
-@click.option("--option", "options", multiple=True, metavar="ANSWER", help="Answer to choose from.")
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="ANSWER",
+    help="Answer to choose from. Repeatable (default: any text is accepted).",
+)
 @option(
     "--allow-other",
     "free_text",
@@ -32,10 +38,16 @@ from corral.cli.parameters import DURATION, read_body
     aliases=["--of"],
     multiple=True,
     metavar="WHO",
-    help="Who may answer: user:NAME or agent:NAME (default: any user).",
+    help="Answerer: user:NAME or agent:NAME. Repeatable (default: any person).",
 )
-@click.option("--deadline", type=DURATION, metavar="1h", help="Time until the question expires.")
-@click.option("--fallback", metavar="ANSWER", help="Answer that counts if the question expires.")
+@click.option(
+    "--deadline",
+    type=DURATION,
+    help="Time until the question expires (default: questions.deadline_ms, 7d).",
+)
+@click.option(
+    "--fallback", metavar="ANSWER", help="Answer if the question expires (default: none)."
+)
 @click.option(
     "--effect",
     metavar="TEXT",
@@ -52,9 +64,7 @@ from corral.cli.parameters import DURATION, read_body
 @click.option("--project", metavar="ID|DIR", help="Project of the question.")
 @click.option("--key", help="Idempotency key: a repeated key returns the same question.")
 @click.option("--no-wait", is_flag=True, help="Do not wait; the answer is sent as a letter.")
-@click.option(
-    "--timeout", type=DURATION, metavar="10m", help="Maximum time to wait (default: no limit)."
-)
+@click.option("--timeout", type=DURATION, help="Maximum time to wait (default: no limit).")
 @pass_app
 def command(
     app: App,

@@ -26,7 +26,7 @@ period_option = click.option(
     type=click.Choice(["total", "day"]),
     default="total",
     show_default=True,
-    help="Total budget, or budget per day (UTC).",
+    help="Total budget, or budget per day in UTC.",
 )
 
 

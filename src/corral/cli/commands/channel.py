@@ -37,14 +37,15 @@ def command() -> None:
     aliases=["--set"],
     multiple=True,
     metavar="NAME=VALUE",
-    help="Configuration value of the platform.",
+    help="Configuration value of the platform. Repeatable.",
 )
 @click.option(
     "--secret",
     "secrets",
     multiple=True,
     metavar="NAME=SECRET",
-    help="Credential of the platform, such as token, and the name of its `corral secret`.",
+    help="Credential of the platform, such as token, and the name of its `corral secret`. "
+    "Repeatable.",
 )
 @click.option(
     "--policy",
@@ -121,6 +122,6 @@ def test(app: App, channel: str) -> int:
 @click.argument("channel")
 @pass_app
 def remove(app: App, channel: str) -> None:
-    """Disconnect CHANNEL and drop its undelivered messages."""
+    """Remove CHANNEL and its wirings; undelivered messages are dropped, and the history is kept."""
     removed = app.store.channels.remove(channel)
     app.report(f"Removed channel {removed.name}.", removed)

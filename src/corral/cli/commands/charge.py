@@ -40,7 +40,7 @@ def command() -> None:
 @command.command("list")
 @click.option("--run", metavar="ID", help="Only list charges of this run.")
 @click.option("--session", metavar="ID", help="Only list charges of this session.")
-@click.option("--project", metavar="ID", help="Only list charges of this project.")
+@click.option("--project", metavar="ID|DIR", help="Only list charges of this project.")
 @paging_options
 @pass_app
 def list_(app: App, /, project: str | None, **options: Any) -> None:

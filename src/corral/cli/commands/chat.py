@@ -17,7 +17,6 @@ from corral.cli.parameters import DURATION
 @click.option(
     "--timeout",
     type=DURATION,
-    metavar="10m",
     help="Maximum time to wait for an answer (default: no limit).",
 )
 @pass_app

@@ -31,7 +31,8 @@ def command(
 ) -> None:
     """Commit the files that you have locked in this directory, and FILES.
 
-    Warns about other changed files. Refused if another owner holds a lock on any of the files.
+    Prints a warning about other changed files. Fails if another owner holds a lock on any of the
+    files.
     """
     result = app.store.locks.commit(
         os.getcwd(),

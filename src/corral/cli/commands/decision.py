@@ -25,7 +25,7 @@ COLUMNS = [
 ]
 
 timeout_option = click.option(
-    "--timeout", type=DURATION, metavar="10m", help="Maximum time to wait (default: no limit)."
+    "--timeout", type=DURATION, help="Maximum time to wait (default: no limit)."
 )
 
 
@@ -43,7 +43,10 @@ def command() -> None:
 @click.argument("title")
 @option("--rationale", aliases=["--why"], default="", metavar="TEXT|@FILE", help="Rationale.")
 @click.option(
-    "--alternative", "alternatives", multiple=True, help="Alternative that was considered."
+    "--alternative",
+    "alternatives",
+    multiple=True,
+    help="Alternative that was considered. Repeatable.",
 )
 @click.option(
     "--category",
@@ -64,9 +67,13 @@ def command() -> None:
     aliases=["--of"],
     multiple=True,
     metavar="WHO",
-    help="Who may confirm it: user:NAME or agent:NAME (default: any user).",
+    help="Reviewer: user:NAME or agent:NAME. Repeatable (default: any person).",
 )
-@click.option("--deadline", type=DURATION, metavar="1h", help="Time until the proposal expires.")
+@click.option(
+    "--deadline",
+    type=DURATION,
+    help="Time until the proposal expires (default: decisions.deadline_ms, 1d).",
+)
 @click.option(
     "--deadline-outcome",
     type=click.Choice(["reject", "dismiss"]),

@@ -15,7 +15,6 @@ from corral.kernel.errors import Refused
     type=DURATION,
     default="20s",
     show_default=True,
-    metavar="20s",
     help="Maximum time to wait for the daemon to exit.",
 )
 @click.option("--now", is_flag=True, help="Do not let the daemon finish its current work.")

@@ -31,7 +31,7 @@ COLUMNS = [
     "--after", metavar="CURSOR", help="Start after this cursor, oldest first (default: the latest)."
 )
 @click.option("--subject", metavar="ID", help="Only show events of this record.")
-@click.option("--project", metavar="ID", help="Only show events of this project.")
+@click.option("--project", metavar="ID|DIR", help="Only show events of this project.")
 @click.option("--limit", type=int, default=50, show_default=True, help="Maximum number of events.")
 @click.option(
     "--timeout", type=DURATION, help="With -f: stop when no event happened for this time."

@@ -63,7 +63,10 @@ def command() -> None:
 @click.argument("name")
 @click.argument("members", nargs=-1)
 @click.option(
-    "--role", "roles", multiple=True, help="Role whose agents join the group automatically."
+    "--role",
+    "roles",
+    multiple=True,
+    help="Role whose agents join the group automatically. Repeatable.",
 )
 @click.option("--project", metavar="ID|DIR", help="Project of the group.")
 @pass_app

@@ -29,7 +29,7 @@ def _import_transcripts(app: App, source: str, folder: str | None) -> None:
     with render.progress(f"Reading the transcripts of {source}", quiet=app.json) as update:
         result = app.store.imports.import_transcripts(source, folder, on_file=update)
     if not result.files:
-        app.report("No transcripts found in that folder.", result)
+        app.report("No transcripts found in that directory.", result)
         return
     turns = render.format_count(result.turns, "turns")
     charges = render.format_count(result.charges, "charges")
@@ -47,18 +47,18 @@ def _import_transcripts(app: App, source: str, folder: str | None) -> None:
 
 
 @command.command("claude", examples=["corral import claude"])
-@click.argument("folder", required=False)
+@click.argument("folder", metavar="[DIR]", required=False)
 @pass_app
 def claude(app: App, folder: str | None) -> None:
-    """Import sessions of Claude Code from FOLDER (default: ~/.claude/projects)."""
+    """Import sessions of Claude Code from DIR (default: ~/.claude/projects)."""
     _import_transcripts(app, "claude", folder)
 
 
 @command.command("codex", examples=["corral import codex"])
-@click.argument("folder", required=False)
+@click.argument("folder", metavar="[DIR]", required=False)
 @pass_app
 def codex(app: App, folder: str | None) -> None:
-    """Import sessions of Codex from FOLDER (default: ~/.codex/sessions)."""
+    """Import sessions of Codex from DIR (default: ~/.codex/sessions)."""
     _import_transcripts(app, "codex", folder)
 
 
@@ -143,7 +143,7 @@ def _retention(result: Any) -> list[str]:
 
 
 def _add_importer(tool: str, content: str) -> None:
-    help = f"Import {content}.\n\nPATH is the database file, or the folder that contains it."
+    help = f"Import {content}.\n\nPATH is the database file, or the directory that contains it."
 
     @command.command(tool, help=help, examples=[f"corral import {tool} PATH"])
     @click.argument("path")

@@ -18,7 +18,7 @@ from corral.cli.render import write_line
 def command(app: App, dir: str, agents: bool | None) -> None:
     """Set up DIR as a project, with the settings of its .corral/config.toml.
 
-    Writes .corral/config.toml if it does not exist.
+    DIR is the current directory by default. Writes .corral/config.toml if it does not exist.
     """
     projects = app.local_store.projects
     project = projects.register(dir) if agents is False else projects.configure(dir)

@@ -95,7 +95,7 @@ owner_option = click.option(
 )
 project_option = click.option(
     "--project",
-    metavar="ID",
+    metavar="ID|DIR",
     help="Project, by id, directory or name (default: that of the current directory).",
 )
 timeout_option = click.option(
@@ -147,7 +147,7 @@ def _lock_request(app: App, path: str, options: dict[str, Any]) -> tuple[list[st
 @timeout_option
 @pass_app
 def acquire(app: App, /, path: str, wait: bool, timeout: int | None, **options: Any) -> None:
-    """Lock PATH: a file, a folder, or a pattern such as 'src/**/*.py'.
+    """Lock PATH: a file, a directory, or a pattern such as 'src/**/*.py'.
 
     Exits with 4 if another owner holds a conflicting lock.
     """
@@ -169,7 +169,7 @@ def acquire(app: App, /, path: str, wait: bool, timeout: int | None, **options: 
 )
 @pass_app
 def request(app: App, /, path: str, timeout: int, **options: Any) -> None:
-    """Lock PATH, or join the queue without waiting; a letter tells when the lock is granted."""
+    """Lock PATH, or join the queue without waiting. A letter reports when the lock is granted."""
     request, attributes = _lock_request(app, path, options)
     lock = app.store.locks.request(*request, wait_ms=timeout, **attributes)
     if lock.state == "held":
@@ -198,7 +198,7 @@ def wait(app: App, lock: str, timeout: int | None) -> None:
 )
 @pass_app
 def renew(app: App, lock: str, agent: str | None, ttl: int | None) -> None:
-    """Renew a lock, or a place in the queue."""
+    """Renew a held or queued lock."""
     renewed = app.store.locks.renew(lock, agent=resolve_owner(app, agent), ttl_ms=ttl)
     until = format_clock(renewed.lease_until)
     app.report(f"Renewed {renewed.id} until {until}; it is {renewed.state}.", renewed)
@@ -238,9 +238,7 @@ def revoke(app: App, lock: str, reason: str) -> None:
 
 
 @command.command("list")
-@click.option(
-    "--project", metavar="ID", help="Only list locks of this project (id, directory or name)."
-)
+@click.option("--project", metavar="ID|DIR", help="Only list locks of this project.")
 @click.option("--agent", metavar="NAME", help="Only list locks of this owner.")
 @click.option("--all", "all_", is_flag=True, help="Include locks that have ended, newest first.")
 @paging_options
@@ -317,32 +315,35 @@ target_option = option(
     aliases=["--for"],
     multiple=True,
     metavar="NAME",
-    help="git, claude, codex, copilot or gemini. Repeat for several (default: git and claude).",
+    help="git, claude, codex, copilot or gemini. Repeatable (default: git and claude).",
 )
 
 
 @command.command()
-@click.argument("folder", default=".")
+@click.argument("folder", metavar="[DIR]", default=".")
 @target_option
 @pass_app
 def install(app: App, folder: str, targets: tuple[str, ...]) -> None:
-    """Install hooks in FOLDER that refuse changes of files locked by another owner."""
+    """Install hooks in DIR that reject edits and commits of files locked by another owner.
+
+    DIR is the current directory by default.
+    """
     hooks = app.store.locks.install(folder, targets=targets)
     app.show_list(hooks, INSTALLED, empty="Nothing to install.")
 
 
 @command.command()
-@click.argument("folder", default=".")
+@click.argument("folder", metavar="[DIR]", default=".")
 @target_option
 @pass_app
 def uninstall(app: App, folder: str, targets: tuple[str, ...]) -> None:
-    """Remove the hooks from FOLDER; other content of the hook files is kept."""
+    """Remove the hooks from DIR (default: the current directory); other content is kept."""
     hooks = app.store.locks.uninstall(folder, targets=targets)
     app.show_list(hooks, INSTALLED, empty="Nothing to remove.")
 
 
 @command.command(aliases=["forecast"])
-@click.argument("folder", default=".")
+@click.argument("folder", metavar="[DIR]", default=".")
 @option(
     "--notify",
     "notify",
@@ -352,9 +353,9 @@ def uninstall(app: App, folder: str, targets: tuple[str, ...]) -> None:
 )
 @pass_app
 def conflicts(app: App, folder: str, notify: bool) -> int:
-    """List the worktrees of the repository in FOLDER that would conflict if merged now.
+    """List the worktrees of the repository in DIR that would conflict if merged now.
 
-    Exits with 1 if there are conflicts.
+    DIR is the current directory by default. Exits with 1 if there are conflicts.
     """
     clashes = app.store.locks.forecast(folder, notify=notify)
     app.show_list(clashes, CONFLICTS, empty="All worktrees can be merged without conflicts.")

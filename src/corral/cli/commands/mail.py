@@ -65,12 +65,16 @@ def command() -> None:
 @click.argument("body")
 @click.option("--as-json", is_flag=True, help="Parse BODY as JSON.")
 @click.option("--key", help="Idempotency key: a repeated key in the same mailbox puts one letter.")
-@click.option("--in", "delay", type=DURATION, help="Delay before the letter can be claimed.")
-@click.option("--expires-in", "expiry", type=DURATION, help="Time until the letter expires.")
+@click.option(
+    "--in", "delay", type=DURATION, help="Delay before the letter can be claimed (default: none)."
+)
+@click.option(
+    "--expires-in", "expiry", type=DURATION, help="Time until the letter expires (default: never)."
+)
 @click.option(
     "--priority", type=int, default=0, show_default=True, help="Priority; higher is claimed first."
 )
-@click.option("--project", metavar="ID", help="Project of the letter.")
+@click.option("--project", metavar="ID|DIR", help="Project of the letter.")
 @click.option(
     "--sender", metavar="MAILBOX", help="Mailbox to notify if the letter cannot be delivered."
 )
@@ -168,7 +172,8 @@ def claim(
 ) -> int:
     """Claim letters from MAILBOX; pass the printed fence to `ack`, `renew` or `fail`.
 
-    With --wait, exits with 1 if no letter arrived in time.
+    With --wait, exits with 1 if no letter arrives in time. Without it, exits with 0 also if there
+    is no letter.
     """
     letters = app.store.mail.claim(
         mailbox, owner=owner, limit=limit, lease_ms=lease, wait_ms=timeout if wait else 0

@@ -134,7 +134,7 @@ def show(app: App, message: str) -> None:
     "files",
     metavar="PATH",
     multiple=True,
-    help="File to send, from the agent's working directory.",
+    help="File to send, from the agent's working directory. Repeatable.",
 )
 @click.option("--edit", metavar="MESSAGE", help="Message whose text to replace.")
 @click.option("--react", metavar="MESSAGE", help="Message to react to.")
@@ -195,7 +195,6 @@ def send(
     "--wait",
     type=DURATION,
     default=0,
-    metavar="30s",
     help="Maximum time to wait for a message (default: do not wait).",
 )
 @pass_app

@@ -28,11 +28,11 @@ HITS = [
 ]
 
 
-def scope_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--agent` and `--project`, the scope of a note."""
-    agent = click.option("--agent", metavar="NAME", help="Notes for this agent.")
-    project = click.option("--project", metavar="ID|DIR", help="Notes for this project.")
-    return agent(project(function))
+def scope_options(*, agent: str, project: str) -> Callable[..., Any]:
+    """Add `--agent` and `--project`, the scope of a note, with these help texts."""
+    add_agent = click.option("--agent", metavar="NAME", help=agent)
+    add_project = click.option("--project", metavar="ID|DIR", help=project)
+    return lambda function: add_agent(add_project(function))
 
 
 @click.group("note", cls=CommandGroup, help="Manage notes for an agent, a project or everyone.")
@@ -47,7 +47,7 @@ def command() -> None:
     ]
 )
 @click.argument("text")
-@scope_options
+@scope_options(agent="Agent that the note is for.", project="Project that the note is for.")
 @click.option(
     "--category",
     default="general",
@@ -63,7 +63,6 @@ def command() -> None:
     "ttl_ms",
     aliases=["--for"],
     type=DURATION,
-    metavar="TIME",
     help="Time until the note expires (default: never).",
 )
 @pass_app
@@ -91,7 +90,7 @@ def add(
 
 
 @command.command("list")
-@scope_options
+@scope_options(agent="Only list notes for this agent.", project="Only list notes for this project.")
 @click.option("--everyone", is_flag=True, help="Only list notes for everyone.")
 @click.option("--category", help="Only list notes of this category.")
 @click.option("--all", "all_", is_flag=True, help="Include superseded and expired notes.")
@@ -122,7 +121,10 @@ def list_(
 
 @command.command()
 @click.argument("text", nargs=-1, required=True)
-@scope_options
+@scope_options(
+    agent="Also search notes for this agent.",
+    project="Also search notes for this project (default: that of the current directory).",
+)
 @click.option("--limit", type=int, default=10, show_default=True, help="Maximum number of notes.")
 @pass_app
 def search(
@@ -140,7 +142,10 @@ def search(
 
 @command.command()
 @click.argument("text", required=False)
-@scope_options
+@scope_options(
+    agent="Also use notes for this agent.",
+    project="Also use notes for this project (default: none).",
+)
 @click.option(
     "--tokens", type=int, default=1_200, show_default=True, help="Maximum number of tokens."
 )
@@ -170,7 +175,9 @@ def show(app: App, note: str) -> None:
 @command.command()
 @click.argument("note")
 @click.argument("text")
-@click.option("--confidence", type=int, help="Confidence in percent.")
+@click.option(
+    "--confidence", type=int, help="Confidence in percent (default: that of the replaced note)."
+)
 @pass_app
 def supersede(app: App, note: str, text: str, confidence: int | None) -> None:
     """Replace NOTE by a new note with TEXT (or @FILE)."""

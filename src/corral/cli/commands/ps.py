@@ -127,7 +127,9 @@ def _duration(run: Run) -> str | None:
 )
 @click.option("-a", "--all", "all_", is_flag=True, help="Include runs that have ended.")
 @click.option("--project", metavar="DIR", help="Only list runs of this project.")
-@click.option("--state", metavar="S", help="Only list runs in this state.")
+@click.option(
+    "--state", metavar="S", help="Only list runs in this state, such as running, queued or failed."
+)
 @paging_options
 @pass_app
 def command(

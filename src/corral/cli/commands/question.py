@@ -98,9 +98,7 @@ def withdraw(app: App, question: str, reason: str | None) -> None:
 
 @command.command()
 @click.argument("question")
-@click.option(
-    "--timeout", type=DURATION, metavar="10m", help="Maximum time to wait (default: no limit)."
-)
+@click.option("--timeout", type=DURATION, help="Maximum time to wait (default: no limit).")
 @pass_app
 def wait(app: App, question: str, timeout: int | None) -> int:
     """Wait for an answer and print it; exit with 1 if there is none."""

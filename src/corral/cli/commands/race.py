@@ -1,6 +1,7 @@
 """`corral race`: run several attempts in parallel, compare them, and select a winner."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -40,29 +41,36 @@ def command() -> None:
 # -- start and drive ---------------------------------------------------------------------------
 
 
-def attempt_options(function: Any) -> Any:
+def attempt_options(*, agents: str, budget: str) -> Callable[..., Any]:
     """Add the options that choose the agents, the variations and the budget of a round."""
-    for add_option in (
-        click.option(
-            "--agents", metavar="A:N,B:N", help="Agents, with the number of attempts of each."
-        ),
+    options = (
+        click.option("--agents", metavar="A:N,B:N", help=agents),
         click.option(
             "--vary",
             metavar="FILE",
             help="File of prompt variations: one per line, or separated by ---.",
         ),
         click.option(
-            "--variation", "given", multiple=True, metavar="TEXT", help="Prompt variation."
+            "--variation",
+            "given",
+            multiple=True,
+            metavar="TEXT",
+            help="Prompt variation. Repeatable.",
         ),
         click.option(
             "--vary-auto",
             is_flag=True,
             help="Use the built-in variations: careful, minimal, test-first, bold.",
         ),
-        click.option("--budget", metavar="USD", help="Maximum total cost."),
-    ):
-        function = add_option(function)
-    return function
+        click.option("--budget", metavar="USD", help=budget),
+    )
+
+    def decorate(function: Any) -> Any:
+        for add_option in options:
+            function = add_option(function)
+        return function
+
+    return decorate
 
 
 def _variations(file: str | None, texts: tuple[str, ...]) -> list[str]:
@@ -90,22 +98,34 @@ def _resolve_directory(project: str | None) -> str:
     ]
 )
 @click.argument("prompt")
-@attempt_options
+@attempt_options(
+    agents="Agents with the number of attempts of each (default: one attempt of the project's "
+    "command, or of the first agent CLI on the PATH).",
+    budget="Maximum cost of the race in US dollars (default: no limit).",
+)
 @click.option(
     "--check",
     "checks",
     multiple=True,
     metavar="CMD",
-    help="Command that an attempt must pass. Checks run in order.",
+    help="Command that an attempt must pass. Repeatable; checks run in order.",
 )
 @click.option(
-    "--report", "reports", multiple=True, metavar="PATH", help="JUnit report that a check writes."
+    "--report",
+    "reports",
+    multiple=True,
+    metavar="PATH",
+    help="JUnit report that a check writes. Repeatable.",
 )
 @click.option(
     "--setup", metavar="CMD", help="Command to run in each worktree before its agent starts."
 )
 @click.option("--rounds", type=int, default=1, show_default=True, help="Number of planned rounds.")
-@click.option("--judge", metavar="AGENT", help="Agent that ranks the passing attempts, blind.")
+@click.option(
+    "--judge",
+    metavar="AGENT",
+    help="Agent that ranks the passing attempts without knowing their authors (default: none).",
+)
 @click.option(
     "--samples", type=int, default=2, show_default=True, help="Number of times to ask the judge."
 )
@@ -121,7 +141,7 @@ def _resolve_directory(project: str | None) -> str:
     aliases=["--stop_after"],
     type=int,
     metavar="N",
-    help="Cancel the remaining attempts when N have passed.",
+    help="Cancel the remaining attempts when N have passed (default: let all attempts end).",
 )
 @click.option(
     "--project", metavar="ID|DIR", help="Project (default: that of the current directory)."
@@ -135,28 +155,37 @@ def _resolve_directory(project: str | None) -> str:
     help="How to treat uncommitted changes.",
 )
 @click.option("--name", help="Name of the race (default: from the prompt).")
-@click.option("--agent-timeout", "timeout_ms", type=DURATION, help="Maximum time for an agent.")
 @click.option(
-    "--check-timeout", "check_timeout_ms", type=DURATION, help="Maximum time for a check."
+    "--agent-timeout",
+    "timeout_ms",
+    type=DURATION,
+    help="Timeout of an agent (default: its own limit, else no limit).",
+)
+@click.option(
+    "--check-timeout",
+    "check_timeout_ms",
+    type=DURATION,
+    help="Timeout of a check or of the set-up (default: races.check_timeout_ms, 10m).",
 )
 @click.option(
     "--env",
     multiple=True,
     metavar="K=V",
-    help="Set an environment variable. The value is stored; use --secret for secrets.",
+    help="Set an environment variable. The value is stored; use --secret for secrets. Repeatable.",
 )
 @click.option(
     "--secret",
     multiple=True,
     metavar="K=REF",
-    help="Set an environment variable to a secret, by name or reference.",
+    help="Set an environment variable to a secret, by name or reference. Repeatable.",
 )
 @click.option(
     "--yes",
     "approvals",
     multiple=True,
     metavar="CLASS",
-    help="Approve permission prompts of this class: edit, run, trust or all (default: edit).",
+    help="Approve permission prompts of this class: edit, run, trust or all. Repeatable "
+    "(default: edit).",
 )
 @click.option(
     "--sandbox",
@@ -169,7 +198,7 @@ def _resolve_directory(project: str | None) -> str:
     "unsandboxed_commands",
     aliases=["--commands-outside"],
     is_flag=True,
-    help="Run setup and checks outside the sandbox.",
+    help="Run set-up commands and checks outside the sandbox.",
 )
 @option(
     "--continue-session",
@@ -218,7 +247,10 @@ def start(
 @command.command("next")
 @race_argument
 @click.argument("prompt", required=False)
-@attempt_options
+@attempt_options(
+    agents="Agents with the number of attempts of each (default: those of the previous round).",
+    budget="New maximum cost of the race in US dollars (default: unchanged).",
+)
 @click.option(
     "--from",
     "from_round",
@@ -252,7 +284,7 @@ def next_(
 
 
 def _show_result(app: App, race: Any) -> int:
-    """Show a race; the exit code is 1 if its latest round failed."""
+    """Show a race; the exit status is 1 if its latest round failed."""
     show_race(app, race)
     return 1 if race.latest.state == "failed" else 0
 
@@ -307,7 +339,7 @@ def cancel(app: App, race: str, attempt: str, reason: str | None) -> None:
 
 @command.command("list")
 @click.option("--project", metavar="ID|DIR", help="Only list races of this project.")
-@click.option("--state", help="Only list races in this state.")
+@click.option("--state", help="Only list races in this state: active, completed or abandoned.")
 @paging_options
 @pass_app
 def list_(app: App, /, project: str | None, **options: Any) -> None:
@@ -331,7 +363,9 @@ def show(app: App, race: str) -> None:
 @race_argument
 @click.argument("one")
 @click.argument("other", required=False)
-@click.option("--file", "files", multiple=True, metavar="PATH", help="Only show this file.")
+@click.option(
+    "--file", "files", multiple=True, metavar="PATH", help="Only show this file. Repeatable."
+)
 @click.option("--stat", is_flag=True, help="Only show the changed files and line counts.")
 @pass_app
 def diff(
@@ -435,7 +469,7 @@ def select(app: App, race: str, attempt: str | None, reason: str | None, overrul
 @wait_options
 @pass_app
 def judge(app: App, /, race: str, wait: bool, wait_ms: int | None, **options: Any) -> None:
-    """Have a judge rank the passing attempts, blind and in shuffled order."""
+    """Ask a judge to rank the passing attempts. Authors are hidden and the order is shuffled."""
     judged = app.store.races.judge(resolve_race(app, race), **options)
     show_race(app, wait_or_detach(app, judged, wait, wait_ms))
 
@@ -443,13 +477,19 @@ def judge(app: App, /, race: str, wait: bool, wait_ms: int | None, **options: An
 @command.command()
 @race_argument
 @click.argument("attempt")
-@click.option("--file", "files", multiple=True, metavar="PATH", help="Whole file to copy.")
 @click.option(
-    "--hunk", "hunks", multiple=True, metavar="PATH#N", help="Nth hunk of a file to apply."
+    "--file", "files", multiple=True, metavar="PATH", help="Whole file to copy. Repeatable."
+)
+@click.option(
+    "--hunk",
+    "hunks",
+    multiple=True,
+    metavar="PATH#N",
+    help="Nth hunk of a file to apply. Repeatable.",
 )
 @pass_app
 def graft(app: App, race: str, attempt: str, files: tuple[str, ...], hunks: tuple[str, ...]) -> int:
-    """Apply files or hunks of ATTEMPT to the winner, and keep them if its checks still pass.
+    """Apply files or hunks of ATTEMPT to the winner, and keep them if no check gets worse.
 
     Exits with 1 if the changes were not kept.
     """
@@ -490,8 +530,7 @@ def merge(app: App, race: str, into: str | None, round: int | None) -> None:
     if result.outcome == "conflicts":
         conflicts = ", ".join(f"{conflict.name} ({conflict.why})" for conflict in result.conflicts)
         raise Conflict(
-            f"Cannot merge: conflicts in {conflicts}. Merge by hand, or start another round from "
-            "the new base.",
+            f"Cannot merge: conflicts in {conflicts}. Merge manually, or start another round.",
             conflicts=[
                 {"name": conflict.name, "why": conflict.why} for conflict in result.conflicts
             ],
@@ -505,14 +544,14 @@ def merge(app: App, race: str, into: str | None, round: int | None) -> None:
 
 @command.command()
 @race_argument
-@click.argument("folder", required=False)
+@click.argument("folder", metavar="[DIR]", required=False)
 @click.option("--round", type=int, metavar="N", help="Only export round N (default: all rounds).")
 @click.option("--replace", is_flag=True, help="Replace an earlier, unmodified export.")
 @pass_app
 def export(app: App, race: str, folder: str | None, round: int | None, replace: bool) -> None:
-    """Export the winners (round-N-winner/), logs/ and a manifest to FOLDER.
+    """Export the winners (round-N-winner/), logs/ and a manifest to DIR.
 
-    FOLDER defaults to race- and the end of the race's id.
+    DIR defaults to race- and the end of the race's id.
     """
     id = app.local_store.races.get(resolve_race(app, race)).id
     target = folder or f"race-{id[-6:]}"
@@ -553,7 +592,10 @@ def abandon(app: App, race: str, round: int | None, reason: str | None) -> None:
 @click.option("--pool", "pooled", is_flag=True, help="Include worktrees that are pooled for reuse.")
 @pass_app
 def clean(app: App, /, race: str | None, confirm: bool, **options: bool) -> None:
-    """Remove worktrees that contain nothing of their own; list the others with the reason."""
+    """List the worktrees of ended attempts; with --yes, remove them.
+
+    Worktrees that contain the only copy of some work are kept.
+    """
     leftovers = app.store.races.clean(
         resolve_race(app, race) if race is not None else None,
         confirm=confirm,

@@ -23,7 +23,11 @@ def columns(app: App) -> Columns:
     ]
 
 
-@click.group("request", cls=CommandGroup, help="Manage agents' requests to the host.")
+@click.group(
+    "request",
+    cls=CommandGroup,
+    help="Show the actions that agents have requested, such as creating an agent.",
+)
 def command() -> None:
     pass
 

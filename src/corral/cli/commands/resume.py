@@ -19,7 +19,7 @@ from corral.cli.context import App, pass_app
 )
 @click.argument("run", metavar="RUN | SESSION")
 @click.argument("prompt", required=False)
-@run_options
+@run_options(default="that of the previous run")
 @pass_app
 def command(app: App, /, run: str, prompt: str | None, detach: bool, **options: Any) -> int:
     """Resume a run or a session, optionally with a new PROMPT.

@@ -1,6 +1,6 @@
 """`corral run`: run an agent or any command under supervision."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -20,79 +20,113 @@ class RunCommand(Command):
         return super().parse_args(ctx, args)
 
 
-def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options shared by `run` and `resume`."""
-    for add_option in reversed(OPTIONS):
-        function = add_option(function)
-    return function
+def run_options(default: str | None = None) -> Callable[..., Any]:
+    """Add the options shared by `run` and `resume`.
+
+    `default` replaces the defaults that the help of `run` shows.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for add_option in reversed(_create_options(lambda text: default or text)):
+            function = add_option(function)
+        return function
+
+    return decorate
 
 
-OPTIONS = (
-    click.option("-d", "--detach", is_flag=True, help="Run in the background."),
-    click.option(
-        "--agent",
-        metavar="NAME",
-        help="Agent to run: a name from `corral agent list`, or a provider.",
-    ),
-    click.option(
-        "--project", metavar="DIR", help="Directory to run in (default: the current directory)."
-    ),
-    click.option("--name", metavar="NAME", help="Name of the run."),
-    click.option("--timeout", type=DURATION, metavar="10m", help="Stop the run after this time."),
-    click.option(
-        "--idle-exit",
-        type=DURATION,
-        metavar="60s",
-        help="Stop the run when it has been idle for this time.",
-    ),
-    click.option(
-        "--restart",
-        metavar="on-failure[:N]",
-        help="Restart policy: `no`, `on-failure` (up to 3 restarts) or `on-failure:N`.",
-    ),
-    option(
-        "--grace-period",
-        aliases=["--grace"],
-        type=DURATION,
-        metavar="10s",
-        help="Time between SIGTERM and SIGKILL (default: 10s).",
-    ),
-    click.option("--env", "-e", multiple=True, metavar="K=V", help="Set an environment variable."),
-    click.option(
-        "--secret",
-        multiple=True,
-        metavar="K=REF",
-        help="Set an environment variable to a secret, by name or reference.",
-    ),
-    click.option("--budget", metavar="USD", help="Stop the run when it has spent this amount."),
-    option(
-        "--max-output",
-        aliases=["--keep"],
-        metavar="100MB",
-        help="Maximum output to keep; the middle is dropped (default: 1GB).",
-    ),
-    click.option(
-        "--yes",
-        "approvals",
-        multiple=True,
-        metavar="CLASS",
-        help="Approve permission prompts of this class: edit, run, trust or all.",
-    ),
-    click.option("--acp", is_flag=True, help="Use the Agent Client Protocol."),
-    click.option(
-        "--pty/--no-pty",
-        default=None,
-        help="Allocate a pseudo-terminal (default: when stdin is a terminal).",
-    ),
-    click.option("--host", metavar="NAME", help="Node to run on, or `any` (default: this node)."),
-    click.option(
-        "--label",
-        "labels",
-        multiple=True,
-        metavar="L",
-        help="Only run on nodes with this label.",
-    ),
-)
+def _create_options(default: Callable[[str], str]) -> Sequence[Callable[..., Any]]:
+    """Return the options; `default` maps the default of `run` to that of the command."""
+    of_agent = default("the limit of the agent, else no limit")
+    agent = default("the command of the project, else the first agent CLI on the PATH")
+    folder = default("that of the agent or session, else the current directory")
+    kept = "Maximum output to keep; the middle is dropped"
+    return (
+        click.option("-d", "--detach", is_flag=True, help="Run in the background."),
+        click.option(
+            "--agent",
+            metavar="NAME",
+            help="Agent to run: a name from `corral agent list`, or a provider "
+            f"(default: {agent}).",
+        ),
+        click.option("--project", metavar="DIR", help=f"Directory to run in (default: {folder})."),
+        click.option(
+            "--name", metavar="NAME", help=f"Name of the run (default: {default('none')})."
+        ),
+        click.option(
+            "--timeout",
+            type=DURATION,
+            help=f"Stop the run after this time (default: {of_agent}).",
+        ),
+        click.option(
+            "--idle-exit",
+            type=DURATION,
+            help="End the run when it has been idle for this time "
+            f"(default: {default('the limit of the agent, else never')}).",
+        ),
+        click.option(
+            "--restart",
+            metavar="on-failure[:N]",
+            help="Restart policy: `no`, `on-failure` (up to 3 restarts) or `on-failure:N` "
+            f"(default: {default('no')}).",
+        ),
+        option(
+            "--grace-period",
+            aliases=["--grace"],
+            type=DURATION,
+            help=f"Time between SIGTERM and SIGKILL (default: {default('10s')}).",
+        ),
+        click.option(
+            "--env",
+            "-e",
+            multiple=True,
+            metavar="K=V",
+            help="Set an environment variable. Repeatable.",
+        ),
+        click.option(
+            "--secret",
+            multiple=True,
+            metavar="K=REF",
+            help="Set an environment variable to a secret, by name or reference. Repeatable.",
+        ),
+        click.option(
+            "--budget",
+            metavar="USD",
+            help=f"Stop the run when it has spent this amount (default: {of_agent}).",
+        ),
+        option(
+            "--max-output",
+            aliases=["--keep"],
+            metavar="SIZE",
+            help=f"{kept} (default: {default('1GB')}).",
+        ),
+        click.option(
+            "--yes",
+            "approvals",
+            multiple=True,
+            metavar="CLASS",
+            help="Approve permission prompts of this class: edit, run, trust or all. Repeatable "
+            f"(default: {default('none')}).",
+        ),
+        click.option("--acp", is_flag=True, help="Use the Agent Client Protocol."),
+        click.option(
+            "--pty/--no-pty",
+            default=None,
+            help="Allocate a pseudo-terminal (default: if standard input is a terminal and the "
+            "run is in the foreground).",
+        ),
+        click.option(
+            "--host",
+            metavar="NAME",
+            help=f"Node to run on, or `any` (default: {default('this node')}).",
+        ),
+        click.option(
+            "--label",
+            "labels",
+            multiple=True,
+            metavar="L",
+            help="Only run on nodes with this label. Repeatable.",
+        ),
+    )
 
 
 @click.command(
@@ -105,14 +139,14 @@ OPTIONS = (
         "corral run -d --name server --restart on-failure -- npm start",
     ],
 )
-@run_options
+@run_options()
 @click.option("--session", metavar="ID", help="Continue this session.")
 @click.argument("arguments", nargs=-1, metavar="PROMPT | -- COMMAND…")
 @pass_app
 def command(app: App, /, arguments: tuple[str, ...], detach: bool, **options: Any) -> int:
     """Run an agent, or any command after `--`, under supervision.
 
-    In the foreground the terminal, input, output, signals and exit code are passed through. The
+    In the foreground the terminal, input, output, signals and exit status are passed through. The
     run continues when the terminal is closed. In a terminal an agent is interactive; in a pipe, or
     with --no-pty, it answers the prompt and exits.
 

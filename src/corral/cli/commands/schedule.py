@@ -1,7 +1,7 @@
 """`corral schedule`: send letters on a recurring schedule."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -49,21 +49,16 @@ HISTORY = [
 ]
 
 
-def schedule_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options shared by new and edited schedules."""
-    for add_option in (
+def schedule_options(*, misfire: str, overlap: str, timeout: str) -> Callable[..., Any]:
+    """Add the options shared by new and edited schedules, with the defaults that help shows."""
+    options = (
         click.option("--name", help="Name of the schedule."),
         click.option(
             "--misfire",
             type=click.Choice(["all", "latest", "skip"]),
-            help="Which missed occurrences to make up for (default: latest).",
+            help=f"Missed occurrences to catch up on: all, latest or skip (default: {misfire}).",
         ),
-        click.option(
-            "--overlap",
-            type=click.Choice(["allow", "skip", "replace"]),
-            help="What to do while the previous letter is still open (default: allow; for `task`: "
-            "skip).",
-        ),
+        click.option("--overlap", type=click.Choice(["allow", "skip", "replace"]), help=overlap),
         click.option(
             "--script",
             metavar="COMMAND",
@@ -74,27 +69,36 @@ def schedule_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--script-timeout",
             "script_timeout_ms",
             type=DURATION,
-            help="Maximum time for the script, up to 10m (default: 30s).",
+            help=f"Timeout of the script, up to 10m (default: {timeout}).",
         ),
-    ):
-        function = add_option(function)
-    return function
+    )
+    return lambda function: add_options(function, options)
 
 
-def rule_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the recurrence rule."""
-    for add_option in (
+def rule_options(*, time_zone: str = "UTC") -> Callable[..., Any]:
+    """Add the options of the recurrence rule, with the default that help shows."""
+    options = (
         click.option("--every", type=DURATION, help="Interval, 5s to 365d."),
         click.option("--cron", help="Cron rule with five fields, such as '30 9 * * mon-fri'."),
         option(
             "--timezone",
             "time_zone",
             aliases=["--zone"],
-            help="Time zone for --cron, such as Europe/Berlin (default: UTC).",
+            help=f"Time zone for --cron, such as Europe/Berlin (default: {time_zone}).",
         ),
-    ):
+    )
+    return lambda function: add_options(function, options)
+
+
+def add_options(function: Any, options: Iterable[Callable[..., Any]]) -> Any:
+    for add_option in options:
         function = add_option(function)
     return function
+
+
+LETTER_IS_OPEN = "What to do while the previous letter is still open"
+RUN_IS_LIVE = "What to do while the previous run is not finished"
+SCRIPT_TIMEOUT = "schedules.script_timeout_ms, 30s"
 
 
 def _without_none(options: dict[str, Any]) -> dict[str, Any]:
@@ -114,9 +118,11 @@ def command() -> None:
 )
 @click.argument("mailbox")
 @click.argument("body")
-@rule_options
-@schedule_options
-@click.option("--project", metavar="ID", help="Project of the schedule.")
+@rule_options()
+@schedule_options(
+    misfire="latest", overlap=f"{LETTER_IS_OPEN} (default: allow).", timeout=SCRIPT_TIMEOUT
+)
+@click.option("--project", metavar="ID|DIR", help="Project of the schedule.")
 @click.option("--priority", type=int, default=0, show_default=True, help="Priority of the letters.")
 @click.option("--as-json", is_flag=True, help="Parse BODY as JSON.")
 @pass_app
@@ -145,19 +151,21 @@ def create(
 @command.command(
     examples=[
         'corral schedule task ada "write the stand-up notes" --cron "0 9 * * mon-fri"',
-        'corral schedule task ada "summarise new mail" --every 15m --script ./new-mail.sh',
+        'corral schedule task ada "summarize new mail" --every 15m --script ./new-mails.sh',
     ]
 )
 @click.argument("agent")
 @click.argument("text")
-@rule_options
+@rule_options()
 @click.option("--in", "delay", type=DURATION, help="Run once, after this delay.")
 @click.option("--at", type=TIMESTAMP, help="Run once, at a time such as 2027-01-15T09:00.")
 @click.option("--place", metavar="PLACE", help="Place that gets the answer: an id, or CHANNEL/ID.")
 @click.option("--session", metavar="ID", help="Session to continue.")
-@schedule_options
+@schedule_options(
+    misfire="latest", overlap=f"{RUN_IS_LIVE} (default: skip).", timeout=SCRIPT_TIMEOUT
+)
 @click.option(
-    "--project", metavar="ID|DIR", help="Project to run in (default: the agent's own folder)."
+    "--project", metavar="ID|DIR", help="Project to run in (default: the agent's own directory)."
 )
 @click.option("--priority", type=int, default=0, show_default=True, help="Priority of the letters.")
 @pass_app
@@ -191,8 +199,12 @@ def task(
 @command.command()
 @click.argument("schedule")
 @click.option("--text", help="New text of the letters.")
-@rule_options
-@schedule_options
+@rule_options(time_zone="unchanged")
+@schedule_options(
+    misfire="unchanged",
+    overlap=f"{LETTER_IS_OPEN} (default: unchanged).",
+    timeout="unchanged",
+)
 @click.option("--no-script", is_flag=True, help="Remove the script.")
 @pass_app
 def edit(
@@ -272,9 +284,9 @@ def run(app: App, schedule: str) -> None:
 @click.argument("schedule")
 @pass_app
 def delete(app: App, schedule: str) -> None:
-    """Delete a schedule; letters that were already put are kept."""
+    """Delete a schedule. Letters that are already in mailboxes are kept."""
     deleted = app.store.schedules.delete(schedule)
-    app.report(f"Cancelled {deleted.id}.", deleted)
+    app.report(f"Deleted {deleted.id}.", deleted)
 
 
 @command.command()

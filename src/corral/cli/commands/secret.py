@@ -63,7 +63,7 @@ def set_(app: App, name: str, reference: str | None, keep: str | None) -> None:
 def _read_stdin() -> str:
     value = sys.stdin.readline().rstrip("\r\n")
     if not value:
-        raise Invalid("No value on standard input.")
+        raise Invalid("Standard input is empty. Pipe the value of the secret into the command.")
     return value
 
 

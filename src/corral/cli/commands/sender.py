@@ -35,9 +35,15 @@ def list_(app: App, after: str | None, limit: int) -> None:
 @command.command()
 @click.argument("sender")
 @click.option(
-    "--person", metavar="NAME", help="Person behind the account; one person may have several."
+    "--person",
+    metavar="NAME",
+    help="Person behind the account (default: a new person). A person may have several accounts.",
 )
-@click.option("--role", help="Role of the person: owner, admin or member.")
+@click.option(
+    "--role",
+    help="Role of the person: owner, admin or member (default: unchanged; of a new person: "
+    "member).",
+)
 @pass_app
 def approve(app: App, sender: str, person: str | None, role: str | None) -> None:
     """Approve SENDER (its id, or CHANNEL/PLATFORM-ID) and deliver its held messages."""

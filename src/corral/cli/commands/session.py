@@ -148,7 +148,7 @@ def context(app: App, session: str) -> None:
 )
 @click.option("--agent", help="Author of the turn.")
 @click.option("--run", metavar="ID", help="Run that made the turn.")
-@click.option("--error", "is_error", is_flag=True, help="The tool call failed.")
+@click.option("--error", "is_error", is_flag=True, help="Mark the tool call as failed.")
 @pass_app
 def append(app: App, /, session: str, role: str, content: str, **options: Any) -> None:
     """Append a turn to an open session; CONTENT `-` reads standard input, `@FILE` a file."""

@@ -1,5 +1,6 @@
 """`corral setting`: show and change settings."""
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -27,11 +28,15 @@ COLUMNS = [
 ]
 
 
-def scope_options(function: Any) -> Any:
-    """Add `--project` and `--agent`, the scope of a setting."""
-    project = click.option("--project", metavar="ID|DIR", help="Setting of this project.")
-    agent = click.option("--agent", metavar="NAME", help="Setting of this agent.")
-    return project(agent(function))
+def scope_options(text: str) -> Callable[[Any], Any]:
+    """Add `--project` and `--agent`, the scope of a setting. `text` contains {scope}."""
+    project = click.option("--project", metavar="ID|DIR", help=text.format(scope="project"))
+    agent = click.option("--agent", metavar="NAME", help=text.format(scope="agent"))
+    return lambda function: project(agent(function))
+
+
+SHOW = "Show the values that apply to this {scope}."
+CHANGE = "Change the value for this {scope} (default: globally)."
 
 
 def resolve_scope(app: App, project: str | None, agent: str | None) -> str:
@@ -68,7 +73,7 @@ def command() -> None:
 )
 @click.argument("name")
 @click.argument("value")
-@scope_options
+@scope_options(CHANGE)
 @pass_app
 def set_(app: App, name: str, value: str, project: str | None, agent: str | None) -> None:
     """Set a setting: globally, for one project, or for one agent."""
@@ -80,7 +85,7 @@ def set_(app: App, name: str, value: str, project: str | None, agent: str | None
 
 @command.command()
 @click.argument("name")
-@scope_options
+@scope_options(CHANGE)
 @pass_app
 def unset(app: App, name: str, project: str | None, agent: str | None) -> None:
     """Reset a setting to its default, or to the value of the wider scope."""
@@ -90,7 +95,7 @@ def unset(app: App, name: str, project: str | None, agent: str | None) -> None:
 
 @command.command()
 @click.argument("name")
-@scope_options
+@scope_options(SHOW)
 @pass_app
 def get(app: App, name: str, project: str | None, agent: str | None) -> None:
     """Show the effective value of a setting and its scope."""
@@ -99,7 +104,7 @@ def get(app: App, name: str, project: str | None, agent: str | None) -> None:
 
 
 @command.command("list")
-@scope_options
+@scope_options(SHOW)
 @pass_app
 def list_(app: App, project: str | None, agent: str | None) -> None:
     """List all settings with their effective values."""

@@ -76,7 +76,7 @@ def _find_run(store: "Corral", name: str) -> "Run":
         return refresh_run(store, name)
     except NotFound as error:
         message = (
-            f"There is no record or run {name}. Give an id such as run_01abc, or the name of a run."
+            f"No record or run named {name}. Give an id such as run_01abc, or the name of a run."
         )
         raise NotFound(message, **error.details) from None
 

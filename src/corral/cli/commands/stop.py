@@ -20,7 +20,6 @@ MARGIN_MS = 15_000
     "grace",
     aliases=["--grace"],
     type=DURATION,
-    metavar="10s",
     help="Time between SIGTERM and SIGKILL (default: that of the run).",
 )
 @click.option(
@@ -33,7 +32,6 @@ MARGIN_MS = 15_000
 @click.option(
     "--timeout",
     type=DURATION,
-    metavar="30s",
     help="Maximum time to wait for the end of the run (default: grace period + 15s).",
 )
 @pass_app

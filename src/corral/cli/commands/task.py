@@ -121,14 +121,18 @@ def declare(app: App, file: str, project: str | None, lead: str | None, agent: s
 @click.option("--role", help="Role of the agents that may claim the task (default: any).")
 @click.option("--description", metavar="TEXT|@FILE", help="Description of the work.")
 @click.option(
-    "--file", "files", multiple=True, metavar="PATH", help="Path that the task will change."
+    "--file",
+    "files",
+    multiple=True,
+    metavar="PATH",
+    help="Path that the task will change. Repeatable.",
 )
 @option(
     "--depends-on",
     aliases=["--needs"],
     multiple=True,
     metavar="KEY",
-    help="Task that must be done first.",
+    help="Task that must be done first. Repeatable.",
 )
 @click.option(
     "--priority", type=int, default=0, show_default=True, help="Priority; higher is claimed first."
@@ -179,7 +183,7 @@ def templates(app: App) -> None:
     aliases=["--needs"],
     multiple=True,
     metavar="KEY",
-    help="Task that must be done first.",
+    help="Task that must be done first. Repeatable.",
 )
 @click.option("--check", metavar="CMD", help="Command that must succeed to accept the result.")
 @project_option
@@ -200,7 +204,7 @@ def apply(
 
 @command.command("list")
 @project_option
-@click.option("--state", help="Only list tasks in this state.")
+@click.option("--state", help="Only list tasks in this state, such as ready, running or done.")
 @option(
     "--agent",
     "by",
@@ -297,7 +301,10 @@ def counts(app: App, project: str | None) -> None:
 @click.option("--role", help="Only claim a task of this role (default: that of the agent).")
 @click.option("--run", metavar="ID", help="Run that does the work (default: $CORRAL_RUN).")
 @click.option(
-    "--lease", "lease_ms", type=DURATION, help="Time until the claim expires unless renewed."
+    "--lease",
+    "lease_ms",
+    type=DURATION,
+    help="Time until the claim expires unless renewed (default: tasks.lease_ms, 5m).",
 )
 @agent_option
 @pass_app
@@ -320,7 +327,10 @@ def claim(
 @task_argument
 @fence_option
 @click.option(
-    "--lease", "lease_ms", type=DURATION, help="Time until the claim expires unless renewed."
+    "--lease",
+    "lease_ms",
+    type=DURATION,
+    help="Time until the claim expires unless renewed (default: tasks.lease_ms, 5m).",
 )
 @pass_app
 def renew(app: App, /, task: str, project: str | None, agent: str | None, **options: Any) -> None:
@@ -338,15 +348,19 @@ def renew(app: App, /, task: str, project: str | None, agent: str | None, **opti
 @task_argument
 @fence_option
 @click.option("--text", metavar="TEXT|@FILE", help="Description of what was done.")
-@click.option("--commit", "commits", multiple=True, help="Commit that contains the work.")
-@click.option("--file", "files", multiple=True, metavar="PATH", help="File that shows the result.")
+@click.option(
+    "--commit", "commits", multiple=True, help="Commit that contains the work. Repeatable."
+)
+@click.option(
+    "--file", "files", multiple=True, metavar="PATH", help="File that shows the result. Repeatable."
+)
 @click.option(
     "--ran",
     "commands",
     multiple=True,
     nargs=2,
     metavar="CMD CODE",
-    help="Command that was run, and its exit code.",
+    help="Command that was run, and its exit status. Repeatable.",
 )
 @click.option("--evidence", metavar="JSON|@FILE", help="All evidence as one JSON object.")
 @pass_app
@@ -537,7 +551,11 @@ def undepend(
 @click.option("--role", help="New role; an empty text allows any role.")
 @click.option("--priority", type=int, help="New priority; higher is claimed first.")
 @click.option(
-    "--file", "files", multiple=True, metavar="PATH", help="Path that the task will change."
+    "--file",
+    "files",
+    multiple=True,
+    metavar="PATH",
+    help="Path that the task will change. Repeatable.",
 )
 @pass_app
 def edit(app: App, /, task: str, project: str | None, agent: str | None, **options: Any) -> None:

@@ -34,7 +34,7 @@ def command() -> None:
 @click.argument("body")
 @click.option("--in", "delay", type=DURATION, help="Delay from now, 5s to 365d.")
 @click.option("--at", type=TIMESTAMP, help="Time, such as 2027-01-15T09:00.")
-@click.option("--project", metavar="ID", help="Project of the timer.")
+@click.option("--project", metavar="ID|DIR", help="Project of the timer.")
 @click.option("--as-json", is_flag=True, help="Parse BODY as JSON.")
 @pass_app
 def set_(

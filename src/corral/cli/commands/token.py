@@ -31,15 +31,21 @@ def command() -> None:
     ]
 )
 @click.argument("name")
-@click.option("--read", "scope", flag_value="read", help="Allow reading only.")
-@click.option("--agent", metavar="NAME", help="Allow what this agent may do, in its name.")
+@click.option(
+    "--read", "scope", flag_value="read", help="Only allow reading (default: full access)."
+)
+@click.option(
+    "--agent",
+    metavar="NAME",
+    help="Restrict the token to what this agent may do; its actor is the agent (default: full "
+    "access).",
+)
 @click.option("--project", metavar="ID|DIR", help="Restrict the agent's token to this project.")
 @option(
     "--expires-in",
     "ttl_ms",
     aliases=["--for"],
     type=DURATION,
-    metavar="TIME",
     help="Time until the token expires, such as 30d (default: never).",
 )
 @pass_app

@@ -33,12 +33,17 @@ from corral.kernel.errors import CorralError, Refused, error_from_code
     "--allow-host",
     multiple=True,
     metavar="NAME",
-    help="Host name that browsers may use to reach the daemon.",
+    help="Host name that browsers may use to reach the daemon. Repeatable.",
 )
 @click.option(
-    "--slots", type=int, metavar="N", help="Maximum number of concurrent runs on this node."
+    "--slots",
+    type=int,
+    metavar="N",
+    help="Maximum number of concurrent runs on this node (default: runs.max_concurrent, 200).",
 )
-@click.option("--label", multiple=True, metavar="L", help="Label of this node, such as gpu.")
+@click.option(
+    "--label", multiple=True, metavar="L", help="Label of this node, such as gpu. Repeatable."
+)
 @click.option("--foreground", is_flag=True, help="Run in the foreground.")
 @click.option("--install", is_flag=True, help="Install a service that starts when you log in.")
 @click.option("--uninstall", is_flag=True, help="Remove that service.")
@@ -46,7 +51,7 @@ from corral.kernel.errors import CorralError, Refused, error_from_code
 def command(app: App, /, foreground: bool, install: bool, uninstall: bool, **options: Any) -> int:
     """Start the daemon with the HTTP API and the dashboard, and print the dashboard's URL.
 
-    Reports the dead runs that it found. Agents do not depend on the daemon.
+    Prints the runs that were found dead. Runs continue without the daemon.
     """
     arguments = _daemon_arguments(options)
     if (origin := app.local_store.db.part_of) is not None and not uninstall:

@@ -16,12 +16,11 @@ from corral.cli.parameters import DURATION
 @click.option(
     "--timeout",
     type=DURATION,
-    metavar="10m",
     help="Maximum time to wait (default: no limit).",
 )
 @pass_app
 def command(app: App, run: str, timeout: int | None) -> int:
-    """Wait for a run to exit, and exit with its exit code."""
+    """Wait for a run to exit, and exit with its exit status."""
     from corral.cli.foreground import exit_status
 
     ended = app.store.runs.wait(run, timeout_ms=timeout)

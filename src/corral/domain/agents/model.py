@@ -128,7 +128,7 @@ def check_limits(value: AgentLimits | dict[str, Any] | None) -> AgentLimits:
         limit = getattr(limits, name)
         if limit is not None and not 1 <= limit <= _MAX_LIMIT:
             raise Invalid(
-                f"Invalid {name} {limit}: use a positive number, or none for no limit.",
+                f"Invalid {name} {limit}: expected a positive number, or none for no limit.",
                 field=name,
             )
     return limits

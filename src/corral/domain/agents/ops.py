@@ -275,8 +275,8 @@ def check_name(name: str) -> str:
     """Return a valid agent name; raises Invalid."""
     if not _NAME.fullmatch(check_text(name, "The name", max_bytes=MAX_NAME)):
         raise Invalid(
-            f"Invalid agent name {name!r}: use up to 100 characters without spaces, colons and "
-            "slashes, not beginning with agt_.",
+            f"Invalid agent name {name!r}: expected up to 100 characters without spaces, colons "
+            "and slashes, not beginning with agt_.",
             name=name,
         )
     return name

@@ -5,6 +5,7 @@ from typing import Any
 
 from corral.db.transitions import create, transition
 from corral.db.tx import Tx
+from corral.domain.agents import ops as agents
 from corral.domain.alerts import sql
 from corral.domain.alerts.model import Alert, AlertKind, TargetKind, check_target
 from corral.domain.mail import chains
@@ -44,7 +45,8 @@ def add(
     and undelivered.
 
     The target is a webhook (its URL, or secret:NAME), a command, the desktop or a mailbox. `secret`
-    names the secret that signs webhook requests. `project` and `agent` restrict the events.
+    names the secret that signs webhook requests. `project` (an id) and `agent` (a name or id)
+    restrict the events.
     """
     chosen = [check_choice(kind, AlertKind, "The kind") for kind in kinds]
     if not chosen:
@@ -71,7 +73,7 @@ def add(
             "id": tx.new_id("alr"),
             "kinds": encode_json([kind for kind in AlertKind if kind in chosen], "The kinds"),
             "project_id": check_optional_text(project, "The project", max_bytes=MAX_NAME),
-            "agent_id": check_optional_text(agent, "The agent", max_bytes=MAX_NAME),
+            "agent_id": agents.get(tx, agent).id if agent is not None else None,
             "target_kind": via,
             "target": target,
             "secret": secret,

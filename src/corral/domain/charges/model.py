@@ -143,7 +143,7 @@ def check_scope(scope: str) -> str:
     kind, colon, name = check_text(scope, "The scope", max_bytes=2 * MAX_NAME).partition(":")
     if scope != "all" and not (kind in TOTAL_SCOPES and colon and name):
         raise Invalid(
-            f"Invalid scope {scope!r}: use all, or KIND:ID with one of the kinds "
+            f"Invalid scope {scope!r}: expected all, or KIND:ID with one of the kinds "
             f"{', '.join(TOTAL_SCOPES)}.",
             scope=scope,
         )
@@ -154,7 +154,8 @@ def check_budget(scope: str, period: str) -> BudgetPeriod:
     """Return the period of a valid budget; raises Invalid for a wrong scope or period."""
     if not _BUDGETED.fullmatch(check_text(scope, "The scope", max_bytes=MAX_NAME)):
         raise Invalid(
-            f"Invalid budget scope {scope!r}: use all, run:ID, project:ID or agent:ID.", scope=scope
+            f"Invalid budget scope {scope!r}: expected all, run:ID, project:ID or agent:NAME.",
+            scope=scope,
         )
     chosen = check_choice(period, BudgetPeriod, "The period")
     if chosen is BudgetPeriod.DAY and scope.startswith("run:"):

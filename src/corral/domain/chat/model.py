@@ -468,7 +468,8 @@ def check_name(name: str, what: str) -> str:
     """Return a name that is valid in mailboxes and on command lines; raises Invalid."""
     if not _NAME.fullmatch(check_text(name, what, max_bytes=MAX_NAME)):
         raise Invalid(
-            f"Invalid name {name!r}: use up to 100 characters without spaces, colons and slashes.",
+            f"Invalid name {name!r}: expected up to 100 characters without spaces, colons and "
+            "slashes.",
             name=name,
         )
     return name

@@ -129,7 +129,7 @@ def list_history(
     `before` is the id of a checkpoint: only earlier ones are listed.
     """
     if ns is not None and thread is None:
-        raise Invalid("ns requires a thread.")
+        raise Invalid("A namespace (`ns`) requires `thread`. Give both.")
     last = _check(before, "The checkpoint") if before else sql.LAST_CHECKPOINT_ID
     filters = {"before": last}
     if thread is not None:

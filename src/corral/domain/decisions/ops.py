@@ -57,7 +57,7 @@ def record(
     author_mailbox = check_mailbox(author or tx.actor)
     if deadline_outcome not in ("reject", "dismiss"):
         raise Invalid(
-            f"Invalid outcome {deadline_outcome!r} at the deadline: choose reject or dismiss."
+            f"Invalid outcome {deadline_outcome!r} at the deadline: expected reject or dismiss."
         )
     values = {
         "id": tx.new_id("dec"),
@@ -111,7 +111,7 @@ def review_many(
     """Confirm, reject or dismiss several decisions in one transaction."""
     if verdict not in VERDICTS:
         raise Invalid(
-            f"Invalid verdict {verdict!r}: choose {', '.join(VERDICTS)}.", verdict=verdict
+            f"Invalid verdict {verdict!r}: expected {', '.join(VERDICTS)}.", verdict=verdict
         )
     if not 1 <= len(decisions) <= MAX_BATCH:
         raise Invalid(f"Give between 1 and {MAX_BATCH:,} decisions, not {len(decisions):,}.")

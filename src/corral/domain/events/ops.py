@@ -81,8 +81,8 @@ def parse_cursor(cursor: str | None) -> tuple[str, int]:
     match = _CURSOR.fullmatch(cursor or "0-0")
     if match is None:
         raise Invalid(
-            f"Invalid cursor {cursor!r}: use the `cursor` of an event, or leave it out to start "
-            "from the beginning.",
+            f"Invalid cursor {cursor!r}: expected the `cursor` of an event. Omit it to "
+            "start from the beginning.",
             value=cursor,
         )
     return match[1] or "0", int(match[2])

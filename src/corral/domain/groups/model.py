@@ -106,19 +106,21 @@ def check_name(name: str) -> str:
     """Return a valid name for a group; raises Invalid."""
     if not _NAME.fullmatch(check_text(name, "The name", max_bytes=MAX_NAME)):
         raise Invalid(
-            f"Invalid group name {name!r}: use up to 100 characters without spaces, colons and "
-            "slashes that do not begin with grp_.",
+            f"Invalid group name {name!r}: expected up to 100 characters without spaces, colons "
+            "and slashes that do not begin with grp_.",
             name=name,
         )
     if name == EVERYONE:
-        raise Invalid("That name is reserved for broadcasts. Choose another name.", name=name)
+        raise Invalid(
+            f"The name {name!r} is reserved for broadcasts. Choose another name.", name=name
+        )
     return name
 
 
 def check_member(member: str) -> str:
     """Return a mailbox that can be a member; raises Invalid."""
     if mailbox_kind(check_mailbox(member)) not in ("agent", "user"):
-        raise Invalid(f"Invalid member {member}: use agent:NAME or user:NAME.")
+        raise Invalid(f"Invalid member {member}: expected agent:NAME or user:NAME.")
     return member
 
 

@@ -60,7 +60,7 @@ def create(
     if new_group is None:
         existing = get(tx, name, project=project)
         raise Conflict(
-            f"A group {name} exists already ({existing.id}). Join it or choose another name.",
+            f"A group named {name} already exists ({existing.id}). Join it or choose another name.",
             id=existing.id,
         )
     first = [creator] if mailbox_kind(creator) in ("agent", "user") else []

@@ -149,7 +149,9 @@ def react(
     ops.require_member(tx, target, reader)
     check_text(emoji, "The emoji", max_bytes=MAX_EMOJI)
     if any(not c.isprintable() and c != "\u200d" for c in emoji) or " " in emoji:
-        raise Invalid(f"Invalid reaction {emoji!r}: use an emoji or a short word.", emoji=emoji)
+        raise Invalid(
+            f"Invalid reaction {emoji!r}: expected an emoji or a short word.", emoji=emoji
+        )
     stored = tx.first(sql.BY_NUMBER, group_id=target.id, number=check_int(number, "The number"))
     if stored is None:
         raise NotFound(

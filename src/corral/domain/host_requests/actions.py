@@ -51,7 +51,7 @@ def _describe_agent(tx: Tx, requester: Requester, args: CreateAgent) -> str:
         pass
     else:
         raise Conflict(
-            f"An agent {args.name} exists already ({existing.id}).",
+            f"An agent named {args.name} already exists ({existing.id}). Choose another name.",
             id=existing.id,
             reason="name_taken",
         )

@@ -221,7 +221,7 @@ def _carry_out(tx: Tx, request: HostRequest, requester: Requester, by: str | Non
     # Only the effect that was approved: the objects may have changed since.
     if spec.describe(tx, requester, args) != request.effect:
         raise Conflict(
-            "the effect differs from the approved one; request it again",
+            "The effect differs from the approved one. Request the action again.",
             reason="changed_since_shown",
         )
     result = spec.run(tx, requester, args)

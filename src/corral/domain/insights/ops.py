@@ -134,7 +134,9 @@ def list_stats(
     """
     group = check_choice(by, StatsGroup, "The group")
     if since_ms is not None and check_int(since_ms, "The time to look back") < 0:
-        raise Invalid("Invalid duration: use a positive one such as 7d.", since_ms=since_ms)
+        raise Invalid(
+            "Invalid duration: expected a positive duration such as 7d.", since_ms=since_ms
+        )
     # The cursor is the first group of the next page; runs without a group have an empty key.
     (first,) = decode_cursor(after, "")
     rows = tx.all(

@@ -19,7 +19,7 @@ def held_error(now: int, path: str, lock: Lock) -> Held:
     return Held(
         f"{lock.owner} {verb} {shown}{covering} ({lock.id}, {lock.mode}{why}) until "
         f"{utc_time(lock.lease_until)}, {left} from now unless renewed. "
-        "Queue for it, or work on something else.",
+        "Wait for it with `corral lock acquire PATH --wait`, or work on other files.",
         path=path,
         lock=lock.id,
         owner=lock.owner,
@@ -33,7 +33,8 @@ def held_error(now: int, path: str, lock: Lock) -> Held:
 def not_granted_error(path: str) -> Held:
     """Build the error for a request that has no lock ahead of it, and is not granted yet."""
     return Held(
-        f"The lock on {path} is free, but not granted yet. Request it again.",
+        f"{path} is not locked, but your queued request has not been granted yet. Request the "
+        "lock again.",
         path=path,
         owner=None,
         reason="locked",

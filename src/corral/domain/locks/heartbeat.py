@@ -1,4 +1,7 @@
-"""Renew the locks of a run with its heartbeat. Apart from `ops`, to keep supervisors small."""
+"""Renewal of the locks of a run by its heartbeat.
+
+Separate from `ops`, so that supervisors import less.
+"""
 
 from corral.db.tx import Tx
 from corral.domain.locks import sql

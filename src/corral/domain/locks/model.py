@@ -2,9 +2,8 @@
 
 Each request creates a row with the next number. The number is the end of the id (`lck_7`), the
 position in the wait queue and the fencing token (`fence`): of two locks on the same files, the one
-that was requested later has the higher number. A lock whose lease has expired is not
-held, even while its row still says so; the next operation on the locks of its project updates the
-row.
+that was requested later has the higher number. A lock whose lease has expired is not held, even if
+its row still has the state `held`. The next operation on the locks of its project updates the row.
 """
 
 from enum import StrEnum
@@ -79,7 +78,7 @@ class Lock(msgspec.Struct, frozen=True):
 
 
 class LockRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller asks for, as given: names are not resolved yet."""
+    """The arguments of a lock request, before names are resolved."""
 
     project: str
     path: str
@@ -95,7 +94,7 @@ class LockRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileTouch(msgspec.Struct, frozen=True):
-    """How often, and when, an owner changed a file."""
+    """The number and times of the changes of a file by one owner."""
 
     project_id: str
     path: str

@@ -314,8 +314,8 @@ def _end_all(tx: Tx, locks: Sequence[Lock]) -> list[Lock]:
 def expire_due(tx: Tx, *, limit: int = 100) -> list[Lock]:
     """End the expired locks, grant the requests that waited for them, and notify the owners once.
 
-    Correctness does not depend on this: expired locks do not count anyway. It only makes sure that
-    owners are notified soon.
+    Correctness does not depend on this call, because expired locks never count. It only makes
+    sure that owners are notified soon.
     """
     rows = tx.run(sql.PROJECTS_WITH_EXPIRED, now=tx.now, limit=check_limit(limit))
     ended = []
@@ -326,7 +326,7 @@ def expire_due(tx: Tx, *, limit: int = 100) -> list[Lock]:
 
 
 def has_expired(tx: Tx) -> bool:
-    """Whether a lock has expired whose row still says `held` or `waiting`."""
+    """Whether a lock has expired whose state is still `held` or `waiting`."""
     return tx.value(sql.PROJECTS_WITH_EXPIRED, now=tx.now, limit=1) is not None
 
 

@@ -13,7 +13,7 @@ MAX_WILDCARD_PATTERN = 250  # comparing two such patterns costs the product of t
 
 
 def normalize_path(path: str, root: str, *, folded: bool = False, lockable: bool = True) -> str:
-    """Return the one pattern of a path in a project, however the path was written.
+    """Return the canonical pattern of a path in a project.
 
     `root` is the project's real directory. Raises Invalid when `..` or a symlink leads out of it.
     `folded`: the file system is case-insensitive. `lockable=False` accepts names that cannot be

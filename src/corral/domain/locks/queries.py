@@ -34,7 +34,7 @@ def find_conflicts(
     run: str | None = None,
     as_spelled: bool = False,
 ) -> list[LockConflict]:
-    """List the paths that this owner must not change because others hold them, with the lock.
+    """List the paths that other owners have locked, each with the lock.
 
     `as_spelled` is for absolute paths of a commit: symlinks are not followed, and paths outside the
     project are ignored.

@@ -70,7 +70,7 @@ def parse_mode(mode: str) -> LockMode:
     """Return a lock mode by its name; raises Invalid for any other text."""
     parsed = _MODES.get(mode)
     if parsed is None:
-        raise Invalid(f"Invalid lock mode {mode!r}: use exclusive or shared.", mode=mode)
+        raise Invalid(f"Invalid lock mode {mode!r}: expected exclusive or shared.", mode=mode)
     return parsed
 
 
@@ -86,7 +86,8 @@ def get_owned(tx: Tx, lock: Lock | str, agent: str | None) -> Lock:
         )
     if current.owner != resolve_owner(tx, agent):
         raise Held(
-            f"{current.id} is a lock of {current.owner}, not of {resolve_owner(tx, agent)}.",
+            f"{current.id} belongs to {current.owner}, not to {resolve_owner(tx, agent)}. Give "
+            "the owner with --agent.",
             id=current.id,
             owner=current.owner,
             reason="other_owner",

@@ -11,7 +11,10 @@ from corral.kernel.path_patterns import can_overlap
 
 
 def is_same_owner(one: Lock, other: Lock) -> bool:
-    """Whether two locks have one owner. Two runs of one agent are two owners."""
+    """Whether two locks have the same owner.
+
+    Two runs of one agent are two owners. A lock without a run has the same owner as any of them.
+    """
     if one.owner != other.owner:
         return False
     return one.run_id == other.run_id or None in (one.run_id, other.run_id)

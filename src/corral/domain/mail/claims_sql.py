@@ -32,9 +32,9 @@ _COLUMNS = LETTERS.columns
 
 # -- the parts of a claim -------------------------------------------------------------------------
 
-# The ranks of a mailbox, ascending, up to the first one with a due letter; max(rank) of it is the
-# rank to claim from. This is a loose index scan: one index seek for each rank in use, so a backlog
-# of letters for later costs nothing, whatever their priority.
+# The ranks of a mailbox, ascending, up to the first rank with a due letter. The claim takes letters
+# of max(rank). This is a loose index scan with one index seek for each rank in use, so letters that
+# are not due yet cost nothing at any priority.
 _LEVEL = """
     level (rank) AS (
         SELECT min(rank) FROM letters WHERE mailbox = :mailbox AND state = 'waiting'
@@ -60,7 +60,7 @@ _IS_CLAIMABLE = """
     AND rank = (SELECT max(rank) FROM level)
     -- The position has been reached; limits the index scan.
     AND queue_at <= :now
-    -- Not for later, not in back-off, and not under an unexpired lease.
+    -- Not delayed, not in back-off, and without an unexpired lease.
     AND due_at <= :now
 """
 
@@ -127,7 +127,8 @@ CLAIM_ONE_IN_ORDER = Query(
             SELECT 1 FROM letters AS started
             WHERE {_IS_BLOCKING}
               AND (
-                   -- Another owner holds a lease in this mailbox. The same owner may claim on.
+                   -- Another owner holds a lease in this mailbox. The same owner may claim more
+                   -- letters.
                    started.owner <> :owner
                    -- An earlier letter of the same or a higher priority backs off: do not overtake.
                    OR started.owner IS NULL AND started.rank <= next.rank
@@ -181,11 +182,11 @@ _PICKED_IN_ORDER = f"""
     barrier (queue_at) AS MATERIALIZED (SELECT min(queue_at) FROM stuck),
     picked AS MATERIALIZED (
         SELECT seq FROM ahead
-        -- No letter backs off,
+        -- No letter is in back-off.
         WHERE (SELECT queue_at FROM barrier) IS NULL
-           -- or the candidate stands before the first that does,
+           -- The candidate is before the first letter in back-off.
            OR queue_at < (SELECT queue_at FROM barrier)
-           -- by its number when both have the same position.
+           -- Both have the same position: the lower number comes first.
            OR queue_at = (SELECT queue_at FROM barrier) AND seq < (
                 SELECT min(CASE WHEN queue_at = (SELECT queue_at FROM barrier) THEN seq END)
                 FROM stuck)

@@ -65,7 +65,7 @@ def list_by_state(tx: Tx, *, state: str, after: str | None = None, limit: int = 
     """List the letters in a state (unconfirmed, dead, refused or expired), newest first."""
     if state not in LISTED_STATES:
         raise Invalid(
-            f"Invalid state {state!r}: use one of {', '.join(LISTED_STATES)}.", state=state
+            f"Invalid state {state!r}: expected one of {', '.join(LISTED_STATES)}.", state=state
         )
     return sql.BY_STATE.page(tx, after=after, limit=limit, state=state)
 

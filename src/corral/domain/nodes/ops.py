@@ -85,7 +85,10 @@ def heartbeat(tx: Tx, node: Node, *, lease_ms: int = LEASE_MS) -> Node:
             raise stale_fence_error(
                 f"Node {node.name}", yours=node.fence, current=current.fence, owner=current.owner
             )
-        raise Held(f"Node {node.name} is {current.state}. Join again.", state=current.state)
+        raise Held(
+            f"The node {node.name} is {current.state}. Restart its daemon with `corral up`.",
+            state=current.state,
+        )
     return renewed
 
 
@@ -158,7 +161,7 @@ def acquire_leadership(tx: Tx, name: str, *, owner: str, lease_ms: int = LEASE_M
         leader = tx.first(sql.LEADER, name=name)
         holder = leader.owner if leader else "another daemon"
         raise Held(
-            f"{holder} leads {name}.",
+            f"The loop {name} is led by {holder} until its lease expires.",
             owner=holder,
             lease_until=leader.lease_until if leader else None,
         )

@@ -332,7 +332,9 @@ def check_level(level: str) -> LogLevel:
 
 def _check_stream(stream: str) -> None:
     if stream not in STREAMS:
-        raise Invalid(f"Invalid stream {stream!r}: use one of {', '.join(STREAMS)}.", stream=stream)
+        raise Invalid(
+            f"Invalid stream {stream!r}: expected one of {', '.join(STREAMS)}.", stream=stream
+        )
 
 
 def _redact(data: bytes) -> bytes:

@@ -82,7 +82,7 @@ def report_progress(
     Replaces the agent's previous report for the same task.
     """
     if percent is not None and not 0 <= check_int(percent, "The percentage") <= 100:
-        raise Invalid(f"Invalid percentage {percent}. Use 0 to 100.", percent=percent)
+        raise Invalid(f"Invalid percentage {percent}: expected 0 to 100.", percent=percent)
     reporter = agents.get(tx, agent)
     progress = tx.one(
         sql.REPORT,

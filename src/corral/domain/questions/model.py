@@ -83,7 +83,7 @@ def check_answerers(value: Sequence[str]) -> list[str]:
         )
     for name in value:
         if mailbox_kind(check_mailbox(name)) not in ("user", "agent"):
-            raise Invalid(f"Invalid answerer {name}: use user:NAME or agent:NAME.", name=name)
+            raise Invalid(f"Invalid answerer {name}: expected user:NAME or agent:NAME.", name=name)
     return list(dict.fromkeys(value))
 
 

@@ -414,6 +414,6 @@ def _resolve_answer(tx: Tx, value: str, options: Sequence[str], free_text: bool)
     if free_text:
         return text
     raise Invalid(
-        f"Invalid answer {redacted[:100]!r}: choose {', '.join(options)}.",
+        f"Invalid answer {redacted[:100]!r}: expected {', '.join(options)}.",
         options=list(options),
     )

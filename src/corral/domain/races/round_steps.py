@@ -56,7 +56,7 @@ def acquire_round(tx: Tx, round_id: str, owner: str, *, dead_owner: str | None =
     if acquired is None:
         current = sql.ROUNDS.get(tx, round_id)
         raise Held(
-            f"{current.id} is driven by {current.owner}.",
+            f"{current.id} is driven by another process ({current.owner}). Try again later.",
             id=current.id,
             owner=current.owner,
             reason="other_driver",

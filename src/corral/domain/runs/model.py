@@ -27,7 +27,7 @@ class RunState(StrEnum):
     RUNNING = "running"  # its process was identified, or the supervisor's lease has not expired
     STOPPING = "stopping"  # was asked to exit; its grace period runs
     COMPLETED = "completed"  # exited successfully
-    FAILED = "failed"  # exited with a non-zero exit code, or could not be started
+    FAILED = "failed"  # exited with a non-zero exit status, or could not be started
     CRASHED = "crashed"  # ended by a signal that Corral did not send, or vanished
     CANCELLED = "cancelled"  # stopped on request, or its budget was spent
     TIMED_OUT = "timed_out"  # stopped because its time limit was reached

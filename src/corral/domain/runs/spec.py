@@ -114,7 +114,9 @@ def _check_sandbox(kind: str | None) -> None:
         *(SESSION_SANDBOX_PREFIX + tool for tool in SESSION_SANDBOX_TOOLS),
     )
     if kind is not None and kind not in kinds:
-        raise Invalid(f"Invalid sandbox {kind!r}: use one of {', '.join(kinds)}.", sandbox=kind)
+        raise Invalid(
+            f"Invalid sandbox {kind!r}: expected one of {', '.join(kinds)}.", sandbox=kind
+        )
 
 
 def _check_labels(labels: Sequence[str]) -> None:

@@ -77,7 +77,7 @@ def list_files(row: OutboundRow) -> list[str]:
     if len(names) > attachments.MAX_FILES:
         raise Invalid(f"it has more than {attachments.MAX_FILES} files")
     if any(not name or "/" in name or name in (".", "..") for name in names):
-        raise Invalid("it names a file that is not in the folder of its message")
+        raise Invalid("it names a file that is not in the directory of its message")
     return names
 
 

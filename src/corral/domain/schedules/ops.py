@@ -252,7 +252,7 @@ def _create_once(tx: Tx, at: int, mailbox: str, body: Any, **columns: Any) -> Sc
     check_mailbox(mailbox)
     if not MIN_INTERVAL_MS <= check_int(at, "The time") - tx.now <= MAX_INTERVAL_MS:
         delay = format_duration(max(at - tx.now, 0))
-        raise Invalid(f"Invalid timer delay {delay}: use 5 s to 365 days.", at=at)
+        raise Invalid(f"Invalid timer delay {delay}: expected 5 s to 365 days.", at=at)
     # Serialized, so that concurrent calls cannot both count up to the limit.
     tx.serialize(f"timers:{mailbox}")
     limit = settings.get_value(

@@ -37,7 +37,7 @@ def encode_turn(new: NewTurn) -> dict[str, Any]:
     """Return the columns of a new turn, except session, number, author and time."""
     if new.role not in _ROLES:
         raise Invalid(
-            f"Invalid role {new.role!r}: use one of {', '.join(TurnRole)}.",
+            f"Invalid role {new.role!r}: expected one of {', '.join(TurnRole)}.",
             role=new.role,
             reason="unknown_role",
         )
@@ -114,7 +114,7 @@ def parse_number(after: str | int | None, default: int) -> int:
     text = str(after)
     if isinstance(after, bool) or not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise Invalid(
-            f"Invalid cursor {text!r}: use the number of a turn, or `next` of a page.",
+            f"Invalid cursor {text!r}: expected the number of a turn, or `next` of a page.",
             value=text,
         )
     return int(text)

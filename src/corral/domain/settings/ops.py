@@ -168,7 +168,7 @@ def _format(name: str, value: Any) -> str:
 def _check_scope(scope: str) -> None:
     if not _SCOPE.fullmatch(check_text(scope, "The scope", max_bytes=MAX_NAME)):
         raise Invalid(
-            f"Invalid scope {scope!r}: use global, project:ID or agent:NAME.", scope=scope
+            f"Invalid scope {scope!r}: expected global, project:ID or agent:NAME.", scope=scope
         )
 
 
@@ -203,8 +203,8 @@ def check_secret_name(name: str) -> None:
     if not _SECRET_NAME.fullmatch(name):
         # The given text is not repeated: it may be the secret itself.
         raise Invalid(
-            "Invalid secret name: use letters, digits, dots, dashes and underscores, beginning "
-            "with a letter, as in `corral secret set NAME env:VARIABLE`."
+            "Invalid secret name: expected letters, digits, dots, dashes and underscores, "
+            "beginning with a letter, as in `corral secret set NAME env:VARIABLE`."
         )
 
 

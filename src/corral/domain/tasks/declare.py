@@ -159,7 +159,7 @@ def _validate(specs: Sequence[TaskSpec]) -> DependencyKeys:
     for task in specs:
         if not _KEY.fullmatch(task.key):
             raise Invalid(
-                f"Invalid task key {task.key!r}. Use up to 100 characters without spaces and "
+                f"Invalid task key {task.key!r}: expected up to 100 characters without spaces and "
                 "commas; a key cannot start with tsk_.",
                 key=task.key,
                 reason="bad_key",
@@ -192,8 +192,8 @@ def _validate_fields(task: TaskSpec) -> None:
     check_priority(task.priority)
     if len(task.files) > MAX_FILES:
         raise Invalid(
-            f"{task.key} names {len(task.files):,} files, which are too many. Name their folders "
-            "instead."
+            f"{task.key} names {len(task.files):,} files, which are too many. Name their "
+            "directories instead."
         )
     for path in task.files:
         check_path(check_text(path, f"A file of {task.key}", max_bytes=MAX_PATH))

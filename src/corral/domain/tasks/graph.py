@@ -127,8 +127,8 @@ def check_path(path: str) -> str:
     normal = posixpath.normpath(path.strip().replace("\\", "/")) if path.strip() else ""
     if not normal or normal.startswith(("/", "../")) or normal == ".." or not normal.isprintable():
         raise Invalid(
-            f"Invalid path {path!r}. Use a path inside the project, such as src/app.py, src or "
-            "src/*.py.",
+            f"Invalid path {path!r}: expected a path inside the project, such as src/app.py, src "
+            "or src/*.py.",
             path=path,
             reason="bad_path",
         )

@@ -212,7 +212,7 @@ def submit(
     agent: str | None = None,
     fence: int | None = None,
 ) -> Task:
-    """Submit a task with evidence: commits, commands with exit codes, files or text. Idempotent.
+    """Submit a task with evidence: commits, commands with exit statuses, files or text. Idempotent.
 
     Only the claimant can submit. The task is done when the evidence is accepted: by another agent
     or a person, by the task's check, or by `tasks.auto_accept` when all commands exited with 0.

@@ -278,7 +278,7 @@ def edit(
 
 def _check_files(files: Sequence[str]) -> list[str]:
     if len(files) > MAX_FILES:
-        raise Invalid(f"{len(files):,} files are too many. Name their folders instead.")
+        raise Invalid(f"{len(files):,} files are too many. Name their directories instead.")
     return [check_path(check_text(path, "A file", max_bytes=MAX_PATH)) for path in files]
 
 

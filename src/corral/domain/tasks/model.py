@@ -239,7 +239,7 @@ def parse_tasks(data: Any) -> list[TaskSpec]:
     if isinstance(data, dict) and list(data) == ["tasks"]:
         data = data["tasks"]
     if not isinstance(data, list):
-        raise Invalid("Declare tasks as a list of objects, each with a key and a title.")
+        raise Invalid("Invalid tasks: expected a list of objects, each with a key and a title.")
     try:
         return convert(data, list[TaskSpec], from_attributes=True)
     except msgspec.ValidationError as error:
@@ -263,7 +263,7 @@ def parse_evidence(data: "Evidence | dict[str, Any] | str | None") -> Evidence:
         ) from None
     if evidence.is_empty:
         raise Invalid(
-            "The evidence is empty. Submit commits, commands with their exit codes, files or a "
+            "The evidence is empty. Submit commits, commands with their exit statuses, files or a "
             "text.",
             reason="evidence_missing",
         )

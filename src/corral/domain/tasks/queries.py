@@ -102,7 +102,7 @@ def find(tx: Tx, task: str, project: str | None = None) -> Task:
         matches = tx.all(sql.BY_KEY, key=key)
     if not matches:
         raise NotFound(
-            f"Task {task!r} not found. List the tasks with `corral task list`.",
+            f"No task named {task!r}. List tasks with `corral task list`.",
             kind="task",
             id=task,
             reason="unknown_task",

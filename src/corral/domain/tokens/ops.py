@@ -30,7 +30,7 @@ def create(
     """Create a token. The secret is only in the result; the store keeps its hash."""
     _check_name(name)
     if not _SCOPE.fullmatch(scope):
-        raise Invalid(f"Invalid scope {scope!r}: use full, read or agent:NAME.", scope=scope)
+        raise Invalid(f"Invalid scope {scope!r}: expected full, read or agent:NAME.", scope=scope)
     if project_id is not None and not scope.startswith("agent:"):
         raise Invalid("Only an agent's token can be limited to a project. Give an agent as well.")
     if ttl_ms is not None and not 1 <= check_int(ttl_ms, "The time") <= MAX_TTL_MS:
@@ -117,7 +117,7 @@ def _hash(value: str) -> str:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise Invalid(
-            f"Invalid token name {name!r}: use letters, digits, dots, dashes and underscores, "
+            f"Invalid token name {name!r}: expected letters, digits, dots, dashes and underscores, "
             "beginning with a letter.",
             name=name,
         )

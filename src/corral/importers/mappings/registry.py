@@ -1,4 +1,4 @@
-"""The tools whose databases can be imported, and how each is recognised."""
+"""The tools whose databases can be imported, and how each is recognized."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module

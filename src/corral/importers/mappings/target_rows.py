@@ -19,7 +19,9 @@ def build_project(row: SourceRow, column: str, at: int, **columns: Any) -> Targe
     dir = row.read_text(column, max_bytes=4_096)
     if dir is None or not os.path.isabs(dir):
         row.keep(column)
-        row.problems.append(f"{column} is not an absolute path; a folder by the database is used")
+        row.problems.append(
+            f"{column} is not an absolute path; a directory by the database is used"
+        )
         dir = os.path.join(row.folder, dir or make_valid_name(row.key, "project"))
     real = os.path.realpath(dir)
     if real != dir:

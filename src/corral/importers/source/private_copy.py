@@ -65,7 +65,7 @@ def _require_space(path: Path, folder: Path) -> None:
     if size + _SPARE_BYTES > free:
         raise Refused(
             f"Cannot copy {path} to {folder}: it needs {size:,} bytes, and {free:,} are free. Free "
-            "disk space, or set TMPDIR to a folder on a larger disk.",
+            "disk space, or set TMPDIR to a directory on a larger disk.",
             path=str(path),
             reason="no_space",
         )
@@ -76,7 +76,7 @@ def _read_header(path: Path) -> bytes:
     try:
         if path.is_dir():
             raise Invalid(
-                f"{path} is a folder. Give the database file in it.",
+                f"{path} is a directory. Give the database file in it.",
                 path=str(path),
                 reason="is_a_folder",
             )
@@ -86,7 +86,7 @@ def _read_header(path: Path) -> bytes:
         with path.open("rb") as file:
             header = file.read(_HEADER)
     except FileNotFoundError:
-        raise NotFound(f"There is no file {path}. Check the path.", path=str(path)) from None
+        raise NotFound(f"No file named {path}. Check the path.", path=str(path)) from None
     except OSError as error:
         raise _build_unreadable(path, error) from None
     if not header:

@@ -16,7 +16,7 @@ MAX_LISTED = 50
 class LockArguments(WriteArguments, kw_only=True):
     path: Annotated[
         str,
-        Meta(description="A file, a folder (ending with /) or a pattern like src/*.py."),
+        Meta(description="A file, a directory (ending with /) or a pattern like src/*.py."),
     ]
     mode: Annotated[
         Literal["exclusive", "shared"], Meta(description="shared: other agents may read too.")

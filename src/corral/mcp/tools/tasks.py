@@ -230,7 +230,7 @@ class TaskSubmitArguments(WriteArguments, kw_only=True):
     )
     commands: Annotated[
         list[CommandResult],
-        Meta(description="Commands that prove it, with exit codes; above all tests."),
+        Meta(description="Commands that prove it, with exit statuses; above all tests."),
     ] = msgspec.field(default_factory=list)
     files: list[str] = msgspec.field(default_factory=list)
 
@@ -242,7 +242,7 @@ class TaskStateResult(ToolResult, kw_only=True):
 
 
 def task_submit(call: ToolCall, arguments: TaskSubmitArguments) -> TaskStateResult | msgspec.Raw:
-    """Submit your finished task with evidence: commits, commands with exit codes, files, a text.
+    """Submit your finished task with evidence: commits, commands with exit statuses, files, a text.
     The task is done once a reviewer, a check or the project's rules accept it."""
     evidence = Evidence(arguments.commits, arguments.commands, arguments.files, arguments.text)
 

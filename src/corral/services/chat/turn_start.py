@@ -88,8 +88,8 @@ def _make_workspace(folder: str) -> None:
         config.make_private_folder(Path(folder))
     except OSError as error:
         raise Refused(
-            f"Cannot create the folder {folder}: {error.strerror}. Fix that, or give the agent a "
-            "workspace.",
+            f"Cannot create the directory {folder}: {error.strerror}. Fix that, or give the agent "
+            "a workspace.",
             folder=folder,
             reason="folder_not_created",
         ) from None

@@ -22,7 +22,7 @@ command if you do not have these tools.
 - Claim a task with `task_claim` before you start; no other agent can claim it then.
 - `lock` files before you change them, and `lock_release` them as soon as you are done. Do not touch
   files that another agent has locked: work on something else, or wait for the lock.
-- End a task with `task_submit` and evidence (commits, commands with exit codes), or with
+- End a task with `task_submit` and evidence (commits, commands with exit statuses), or with
   `task_fail` and the reason. A task is done only when another agent or a person has reviewed it.
 - Read `inbox` between steps, and `ack` the messages that you have handled. `send` writes to other
   agents, `delegate` hands work to one, `progress` reports your progress.
@@ -59,7 +59,7 @@ def write_agent_docs(folder: str, *, remove: bool = False) -> list[AgentDocChang
     Other content of the files is kept. Raises Refused when the skill's file is not Corral's own.
     """
     if not os.path.isdir(folder):
-        raise Refused(f"{folder} is not a directory.", dir=folder)
+        raise Refused(f"{folder} is not a directory. Correct the path.", dir=folder)
     page, skill = os.path.join(folder, AGENTS), os.path.join(folder, SKILL)
     page_text = managed_blocks.read_text(page)
     skill_text = managed_blocks.read_text(skill)

@@ -1,0 +1,1 @@
+"""Workflows of races: preparation, checks, judging, winners and clean-up of worktrees."""

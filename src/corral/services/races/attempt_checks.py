@@ -1,4 +1,4 @@
-"""Committing the work of attempts whose agents have ended, and checking it."""
+"""Checks of attempts: commit the work of attempts whose agents have ended, and check it."""
 
 import os
 from contextlib import suppress
@@ -48,8 +48,8 @@ def _check_attempt(database: Database, context: RoundContext, attempt: Attempt) 
 def _commit_work(database: Database, context: RoundContext, attempt: Attempt) -> None:
     """Commit what is uncommitted in the worktree, and record the commit.
 
-    Skipped when an earlier driver recorded a commit before it died: what is in the worktree since
-    then was left by the checks.
+    Skipped when an earlier driver recorded a commit before it died. Later changes in the
+    worktree come from the checks.
     """
     if attempt.commit is not None:
         return

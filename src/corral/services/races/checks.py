@@ -1,4 +1,4 @@
-"""Running the checks of a race in a worktree, and collecting their results."""
+"""Check runs of a race: run the commands in a worktree, and collect their results."""
 
 import os
 import time

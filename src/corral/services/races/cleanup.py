@@ -63,7 +63,7 @@ def clean(
     orphans: bool,
     pooled: bool,
 ) -> list[AttemptLeftover]:
-    """Return the worktrees of a race, or of all races on this machine, and what is done with each.
+    """Clean the worktrees of a race, or of all races on this machine; returns each with its action.
 
     `unmerged` allows the removal of worktrees with commits that are on no other branch. `orphans`
     includes worktrees and pinned commits without an attempt. `pooled` allows the removal of pooled
@@ -180,7 +180,7 @@ def _remove_worktree(
 
 
 def reclaim(database: Database) -> list[AttemptLeftover]:
-    """Remove what nothing has used for `races.worktree_retention_ms`, and return what was removed.
+    """Remove worktrees, ports and pins unused for `races.worktree_retention_ms`; returns them.
 
     Removes orphaned worktrees without work of their own, pooled files, ports, diffs for judges, and
     pinned commits of deleted races that other branches have too.

@@ -1,4 +1,4 @@
-"""Comparing attempts: their progress, and the diffs between them."""
+"""Progress of attempts, and diffs between them."""
 
 from contextlib import suppress
 
@@ -69,7 +69,7 @@ def list_changes(race: Race, one: str, other: str | None) -> list[FileChange]:
 def diff(race: Race, one: str, other: str | None, file: str) -> FileDiff:
     """Return the diff of one file: of an attempt, or between two attempts."""
     old, new = _resolve_sides(race, one, other)
-    # `changes` shows a name that is not valid UTF-8 in its storable form; map it back.
+    # `list_changes` returns a name that is not valid UTF-8 in its storable form. Map it back.
     names = {
         git.decode_name(change.name): change.name
         for change in git_history.list_changes(race.repository, old, new)

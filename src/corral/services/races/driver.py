@@ -4,9 +4,9 @@ The steps are in other modules: `preparation` creates worktrees and starts agent
 commits and checks their work, `judge` asks for verdicts. Automatic races select their winner here.
 
 `advance` is the only entry point. Any process on the machine that has the worktrees may call it at
-any time, any number of times: it does what can be done now, and leaves a round that another driver
-holds alone. Its side effects outside the store are repeatable, and each of its transactions leaves
-the round consistent.
+any time, any number of times. It does what can be done now, and skips a round that another driver
+holds. Its side effects outside the store are repeatable, and each of its transactions leaves the
+round consistent.
 """
 
 import itertools
@@ -96,7 +96,7 @@ class RoundDriver:
     # -- the round -------------------------------------------------------------------------------
 
     def run(self, lease: Round) -> bool:
-        """Run all steps again and again until none has anything to do.
+        """Run the steps repeatedly until no step changes anything.
 
         Returns whether anything was done.
         """
@@ -260,7 +260,7 @@ class RoundDriver:
 
 
 def _explain_loss(race: Race, round: Round) -> str | None:
-    """Return why the open attempts of a round cannot win any more; None when they can."""
+    """Return why the open attempts of a round can no longer win; None when they can."""
     passed = sum(attempt.can_win for attempt in round.attempts)
     if race.plan.stop_after is not None and passed >= race.plan.stop_after:
         return f"the attempt could no longer win: enough other attempts passed ({passed})"

@@ -1,4 +1,4 @@
-"""Asking a judge which attempt of a round is the best.
+"""Judging of a round: ask a judge to rank the attempts, and record its verdicts.
 
 `judge_prompt` builds the prompt of each sample. Every answer is recorded, including an invalid one.
 """

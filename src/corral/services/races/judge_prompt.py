@@ -1,4 +1,4 @@
-"""The judge's prompt: the candidates of a round, without revealing who made which.
+"""The prompt of a judge, with the anonymous diffs of a round.
 
 Every sample shows the candidates under letters in a shuffled order, and every second sample in the
 reverse order, so that the position gives no advantage. The diffs are quoted between markers that

@@ -1,4 +1,4 @@
-"""Finding worktrees of races without an attempt, and attempts without a worktree.
+"""Orphans: worktrees of races without an attempt, and attempts without a worktree.
 
 Several stores can share one home folder. A worktree without an attempt in this store counts as its
 orphan only where the marker of the folder names this store (see `paths.RaceMarker`).

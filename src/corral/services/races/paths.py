@@ -1,4 +1,4 @@
-"""Folders of races on this machine, and the marker that says which store owns one."""
+"""Folders of races on this machine, and the marker file that names the store of a folder."""
 
 import os
 from contextlib import suppress
@@ -22,12 +22,12 @@ def races_folder() -> Path:
 
 
 def repository_folder(project_id: str) -> Path:
-    """Return the private repository of a project whose directory is in none."""
+    """Return the private repository of a project whose directory is not in a git repository."""
     return config.home() / "repositories" / project_id
 
 
 def ports_folder() -> Path:
-    """Return the folder that records which attempt has which port."""
+    """Return the folder that records the reserved ports of attempts."""
     return config.home() / "ports"
 
 

@@ -50,7 +50,7 @@ def prepare_attempts(database: Database, context: RoundContext) -> bool:
         create_race_folder(database, context.race)
         config.make_private_folder(ports_folder())
     except OSError as error:
-        reason = f"the folder for the worktree cannot be created: {error}"
+        reason = f"the directory for the worktree cannot be created: {error}"
         for attempt in waiting:
             fail_attempt(database, context, attempt, reason)
         return True

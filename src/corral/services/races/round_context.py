@@ -1,4 +1,4 @@
-"""The arguments that all steps of a round share, and what several steps do with attempts."""
+"""The arguments that all steps of a round share, and helpers for attempts."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

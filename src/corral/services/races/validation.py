@@ -1,4 +1,4 @@
-"""Validating a race before it starts: agents, variations, programs, and the base commit."""
+"""Validation of a race before it starts: agents, variations, programs and the base commit."""
 
 import os
 from collections.abc import Sequence
@@ -100,7 +100,8 @@ def require_default_agent(project: Project, entries: Sequence[AttemptSpec]) -> N
         return
     raise Refused(
         f"No agent CLI was found on the PATH ({', '.join(PREFERRED_PROVIDERS)}). "
-        "Name agents, for example --agents scripted:2 (`scripted` is built in, for trials).",
+        "Name agents, for example --agents scripted:2 (`scripted` is built in and needs no "
+        "account).",
         reason="no_agent_found",
     )
 

@@ -1,4 +1,4 @@
-"""Using the winner of a round: export it, merge it, or graft files of another attempt onto it."""
+"""The winner of a round: export, merge, and grafts of files of other attempts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -54,7 +54,7 @@ def export(
     database: Database, race: Race, target: str, *, round: int | None, replace: bool
 ) -> ExportManifest:
     """Export winners and logs to a folder, all or nothing."""
-    folder = Path(check_text(target, "The folder")).expanduser().absolute()
+    folder = Path(check_text(target, "The directory")).expanduser().absolute()
     if round is not None:
         rounds = [_get_decided_round(race, round)]
     else:
@@ -137,7 +137,7 @@ def graft(
         what = "is the winner" if other.id == round.winner_id else "has no commit"
         raise Refused(f"Attempt {other.number} {what}. Graft from another.", attempt=other.id)
     assert round.winner_id is not None
-    # A unique name: concurrent grafts, or the rest of a crashed one, must not mix.
+    # A unique name: concurrent grafts, or the leftovers of a crashed graft, must not mix.
     name = f"graft-{round.number}-{uuid4().hex[:8]}"
     message = (
         f"{race.name}\n\nGrafted from attempt {other.number}: {', '.join(_describe(files, hunks))}"
@@ -195,7 +195,7 @@ def _trial_worktree(database: Database, race: Race, round: Round, name: str) -> 
 
 
 def _compare(winner: Attempt, checks: Sequence[CheckResult]) -> tuple[str, bool]:
-    """Return why a graft is kept or not, and whether it is: no further check or test may fail."""
+    """Return the reason, and whether the graft is kept: no additional check or test may fail."""
     failed = next((check for check in checks if check.exit_code != 0), None)
     if failed is not None and winner.passed is not False:
         return f"worse: `{failed.command[:200]}` exited with {failed.exit_code}", False

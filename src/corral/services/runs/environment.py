@@ -32,7 +32,7 @@ def check_env(env: Mapping[str, str]) -> Mapping[str, str]:
     """Check variables that are given by value. Values are stored, so secrets are refused."""
     for name, value in env.items():
         if not name or "=" in name or "\0" in name + value:
-            raise Invalid(f"Invalid variable name {name!r}. Use --env NAME=VALUE.")
+            raise Invalid(f"Invalid variable name {name!r}: expected --env NAME=VALUE.")
         if any(part in name.upper().split("_") for part in _SECRET_NAMES) and value:
             raise Refused(
                 f"{name} looks like a secret, and values of --env are stored. Use "

@@ -72,7 +72,9 @@ def record_process(
     """Record a process that Corral did not start; its identity is read now. Raises NotFound."""
     identity = process.identify(pid) if isinstance(pid, int) and pid > 1 else None
     if identity is None:
-        raise NotFound(f"There is no process {pid} on this machine.", pid=pid)
+        raise NotFound(
+            f"No process has the pid {pid} on this machine. List processes with `ps`.", pid=pid
+        )
     command_line = process.read_command_line(pid)
     project_id = database.read(lambda tx: projects.get(tx, project).id) if project else None
     return database.write(

@@ -63,7 +63,7 @@ def seal_output(
         with seal_lock(folder):
             return _seal_locked(database, run_id, folder, cap, redactor, probe or _ignore_step)
     except FileNotFoundError:
-        return _mark_missing(database, run_id, f"its folder {folder} is gone")
+        return _mark_missing(database, run_id, f"its directory {folder} is gone")
 
 
 def _seal_locked(
@@ -260,7 +260,7 @@ def _unavailable_error(row: Output, stream: str) -> NotFound | Refused:
     else:
         reason = f"its files are missing. Restore them into {row.folder} from a copy. {hint}"
     return NotFound(
-        f"There is no {name} of {row.id}: {reason}",
+        f"No {name} of {row.id}: {reason}",
         id=row.id,
         host=row.host,
         reason="files_missing",

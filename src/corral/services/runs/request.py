@@ -268,7 +268,7 @@ def _resolve_cwd(
         current = os.getcwd()
     except FileNotFoundError:
         raise Invalid(
-            "The current directory does not exist any more. Change to another one, or name one."
+            "The current directory no longer exists. Change to another one, or name a project."
         ) from None
     return projects.resolve_dir(current, must_exist=True)
 

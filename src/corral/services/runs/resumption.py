@@ -24,7 +24,11 @@ def resume_run(tx: Tx, run_or_session: str, request: RunRequest) -> Run:
     if before is None:
         return request_run(tx, msgspec.structs.replace(request, session=run_or_session))
     if (live := _find_live_run(tx, before)) is not None:
-        raise Conflict(f"Cannot resume {live.id}: it is {live.state}.", id=live.id)
+        raise Conflict(
+            f"Cannot resume {live.id}: it is {live.state}. Wait for its end (`corral wait "
+            f"{live.id}`), or stop it (`corral stop {live.id}`).",
+            id=live.id,
+        )
     launch = runs.get_launch(tx, before.id)
     if launch.has_session_sandbox and request.sandbox is None:
         raise Refused(

@@ -46,7 +46,7 @@ def get_runner(tx: Tx, name: str) -> Runner:
         if name in providers:
             return _make_provider_runner(name)
         raise NotFound(
-            f"There is no agent {name!r}. See `corral agent list`, or use a provider: "
+            f"No agent named {name!r}. List agents with `corral agent list`, or use a provider: "
             f"{', '.join(providers)}.",
             name=name,
             reason="unknown_agent",

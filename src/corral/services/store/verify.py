@@ -110,12 +110,12 @@ def check_files(database: Database, on_progress: Progress) -> Iterator[Finding]:
     """Check the files of this machine: missing, changed, or unknown to the store."""
     for name, check, sound in (
         ("outputs", _verify_outputs, "Every output of this machine exists and is unchanged."),
-        ("runs", _run_folders, "Every run folder belongs to a known run."),
+        ("runs", _run_folders, "Every run directory belongs to a known run."),
         ("attachments", _verify_attachments, "Every attachment exists and belongs to a message."),
         (
             "sandboxes",
             _verify_sandboxes,
-            "Every folder of a sandboxed session belongs to a known session.",
+            "Every directory of a sandboxed session belongs to a known session.",
         ),
         ("worktrees", _verify_worktrees, "Every worktree belongs to an attempt or a task."),
     ):
@@ -258,14 +258,14 @@ def _run_folders(database: Database, on_progress: Progress) -> Iterator[FileProb
     names = sorted(entry.name for entry in _list_folders(root) if entry.name.startswith("run_"))
     unknown: list[str] = []
     for first in range(0, len(names), BATCH):
-        on_progress("folders of runs", first, len(names))
+        on_progress("directories of runs", first, len(names))
         batch = names[first : first + BATCH]
         known_ids = database.read(partial(integrity.find_known_runs, ids=batch))
         unknown += [name for name in batch if name not in known_ids and (root / name).exists()]
     if unknown:
         yield (
             "warning",
-            f"{len(unknown):,} folders in {root} belong to no run of this store, for example "
+            f"{len(unknown):,} directories in {root} belong to no run of this store, for example "
             f"{unknown[0]}. If no other store uses this home, remove them, for example with "
             f"`rm -r {root / unknown[0]}`.",
         )
@@ -333,7 +333,7 @@ def _verify_sandboxes(database: Database, on_progress: Progress) -> Iterator[Fil
     if orphaned:
         yield (
             "warning",
-            f"{len(orphaned):,} folders of sandboxed sessions belong to deleted sessions, for "
+            f"{len(orphaned):,} directories of sandboxed sessions belong to deleted sessions, for "
             f"example {orphaned[0]}. Remove them with `corral db prune`.",
         )
     if database.stores_output:
@@ -344,7 +344,7 @@ def _verify_sandboxes(database: Database, on_progress: Progress) -> Iterator[Fil
             if not os.path.isdir(session_folder.get_session_folder(id).top):
                 yield (
                     "warning",
-                    f"The folder of the sandboxed session {id} is missing, with the files and "
+                    f"The directory of the sandboxed session {id} is missing, with the files and "
                     "unsent messages of its agent. The next run creates it again; see "
                     f"`corral session show {id}`.",
                 )

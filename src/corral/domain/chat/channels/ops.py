@@ -74,7 +74,7 @@ def add_channel(
         event_data={"name": name, "kind": kind},
     )
     if channel is None:
-        raise Conflict(f"A channel {name} exists already. Choose another name.", name=name)
+        raise Conflict(f"A channel named {name} already exists. Choose another name.", name=name)
     return channel
 
 
@@ -104,7 +104,7 @@ def get_channel(tx: Tx, channel: str) -> Channel:
     )
     if named is None:
         raise NotFound(
-            f"Channel {channel!r} does not exist. List channels with `corral channel list`.",
+            f"No channel named {channel!r}. List channels with `corral channel list`.",
             name=channel,
         )
     return named
