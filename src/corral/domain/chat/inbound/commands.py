@@ -5,7 +5,7 @@ from collections.abc import Callable
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.charges import ops as charges
-from corral.domain.chat.conversations.ops import list_of_place
+from corral.domain.chat.conversations.ops import has_open_session, list_of_place
 from corral.domain.chat.model import Conversation, Person, PersonRole, Place
 from corral.domain.runs import ops as runs
 from corral.domain.runs.model import Run
@@ -78,9 +78,13 @@ def _render_cost(tx: Tx, conversations: list[Conversation]) -> str:
 
 
 def _clear_context(tx: Tx, conversations: list[Conversation]) -> str:
-    for conversation in conversations:
+    # A conversation keeps its closed session until the next message; that one cannot be cleared.
+    open_conversations = [
+        conversation for conversation in conversations if has_open_session(tx, conversation)
+    ]
+    for conversation in open_conversations:
         sessions.clear(tx, conversation.session_id)
-    return "The context was cleared." if conversations else "No context to clear."
+    return "The context was cleared." if open_conversations else "No context to clear."
 
 
 def _stop_runs(tx: Tx, conversations: list[Conversation]) -> str:
