@@ -161,8 +161,9 @@ def test_round_without_passing_attempt_fails_and_can_be_overruled(
         store.races._select(race.id, "1")
     with pytest.raises(IllegalMove):
         store._database.write(lambda tx: _select_verb(tx, race.latest.id))
-    with pytest.raises(Refused, check=because("person_required")):
-        store.as_actor("agent:ada").races._select(race.id, "1", overrule=True)
+    for actor in ("agent:ada", "run:run_1", "check"):
+        with pytest.raises(Refused, check=because("person_required")):
+            store.as_actor(actor).races._select(race.id, "1", overrule=True)
     race = store.races._select(race.id, "1", overrule=True, reason="the check is wrong")
     assert (race.latest.state, race.latest.winner_id) == ("completed", attempts(race)[0].id)
     assert attempts(race)[0].state == "completed", (

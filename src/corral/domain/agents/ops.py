@@ -117,6 +117,11 @@ def get_active(tx: Tx, agent: str) -> Agent:
     return current
 
 
+def resolve_actor(tx: Tx, agent: str | None) -> str:
+    """Return the actor: the named agent, or else the actor of the transaction."""
+    return f"agent:{get(tx, agent).name}" if agent else tx.actor
+
+
 def list_agents(
     tx: Tx, *, retired: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Agent]:

@@ -223,6 +223,15 @@ def agent_name_of(address: str) -> str | None:
     return address.removeprefix("agent:") if mailbox_kind(address) == "agent" else None
 
 
+def is_person(actor: str) -> bool:
+    """Whether an actor is a person: a user, or a person's token.
+
+    An agent's token acts as `agent:NAME`. A run without an agent, a check, the daemon and the
+    supervisors are neither persons nor agents.
+    """
+    return mailbox_kind(actor) in ("user", "token")
+
+
 def session_id_of(address: str) -> str | None:
     """Return the session's id in a mailbox or owner; None: it is not a session's."""
     return address.removeprefix("session:") if mailbox_kind(address) == "session" else None

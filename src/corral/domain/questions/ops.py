@@ -7,7 +7,7 @@ from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
-from corral.domain.mail.model import Chain, agent_name_of, check_mailbox
+from corral.domain.mail.model import Chain, agent_name_of, check_mailbox, is_person
 from corral.domain.mail.payloads import Payload, QuestionPayload
 from corral.domain.questions import sql
 from corral.domain.questions.model import (
@@ -19,7 +19,6 @@ from corral.domain.questions.model import (
     check_required_votes,
     compute_deadline,
     count_votes,
-    is_person,
 )
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import DAY
