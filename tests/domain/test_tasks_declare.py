@@ -167,6 +167,17 @@ def test_agent_may_not_declare_check_commands_by_default(url: str, tmp_path: Pat
         assert store.tasks.add(project, "B", check="make", agent="ada").check_command == "make"
 
 
+def test_task_cannot_be_assigned_to_a_retired_agent(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, agents=("ada", "ben"))
+    store.agents.retire("ada")
+    with raises_without_change(store, Refused) as caught:
+        store.tasks.declare(project, [{"key": "A", "agent": "ben"}, {"key": "B", "agent": "ada"}])
+    assert caught.value.details["reason"] == "agent_retired"
+    with raises_without_change(store, NotFound):
+        store.tasks.add(project, "A", assignee="unknown")
+    assert store.tasks.add(project, "A", assignee="ben").assignee_id == store.agents.get("ben").id
+
+
 @pytest.mark.parametrize("actor", ["run:run_1", "check"])
 def test_run_without_an_agent_may_not_declare_check_commands(
     store: Corral, tmp_path: Path, actor: str

@@ -53,7 +53,7 @@ def declare(
     Each task has a `key` and optionally `title`, `role`, `description`, `files`, `depends_on` (keys
     of this call or of the project), `priority`, `check` and `agent`. `lead` is the mailbox that is
     notified about the tasks; by default the caller's. Raises Invalid for a cycle or an unknown
-    dependency, and Conflict for a key that is in use.
+    dependency, Conflict for a key that is in use, and Refused for a retired agent.
     """
     specs = parse_tasks(tasks if isinstance(tasks, dict) else [*tasks])
     project_id = projects.get(tx, project).id
@@ -68,12 +68,14 @@ def declare(
         return []
     blockers = _find_blockers(order, graph, existing)
     ids = {task.key: tx.new_id("tsk") for task in specs}
+    assignees = dict.fromkeys(task.agent for task in specs if task.agent)
+    assignee_ids = {agent: agents.get_active(tx, agent).id for agent in assignees}
     open_counts = _count_open_dependencies(graph, existing)
     create_many(
         tx,
         sql.TASKS,
         [
-            _build_row(tx, task, ids[task.key])
+            _build_row(task, ids[task.key], assignee_ids)
             | {
                 "open_dependencies": open_counts[task.key],
                 "failed_dependencies": sum(key in blockers for key in graph[task.key]),
@@ -285,7 +287,7 @@ def _count_open_dependencies(
     }
 
 
-def _build_row(tx: Tx, task: TaskSpec, id: str) -> dict[str, Any]:
+def _build_row(task: TaskSpec, id: str, assignee_ids: dict[str, str]) -> dict[str, Any]:
     """Return the columns of a new task, except its dependency counts."""
     return {
         "id": id,
@@ -296,7 +298,7 @@ def _build_row(tx: Tx, task: TaskSpec, id: str) -> dict[str, Any]:
         "files": [check_path(path) for path in task.files],
         "priority": task.priority,
         "check_command": task.check,
-        "assignee_id": agents.get(tx, task.agent).id if task.agent else None,
+        "assignee_id": assignee_ids[task.agent] if task.agent else None,
     }
 
 
