@@ -245,6 +245,20 @@ def test_answer_nobody_ignores_the_held_messages(store: Corral) -> None:
     assert store.messages.get(message.id).state == "ignored"
 
 
+def test_agent_that_is_named_nobody_does_not_make_messages_unreadable(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.agents.create("ada", provider="scripted")
+    with monkeypatch.context() as patch:  # a store may have such an agent from an import
+        patch.setattr("corral.domain.agents.ops.check_name", lambda name: name)
+        store.agents.create("nobody", provider="scripted")
+    chat = Chat(store, policy="ask")
+    store.senders.approve("fake/ann", person="ann")
+    assert chat.says("hello?").state == "held"
+    (question,) = store.questions.list().items
+    assert question.options == ["ada", "nobody"]
+
+
 @pytest.mark.parametrize("scope", ["place", "channel"])
 def test_new_wiring_releases_messages_held_for_an_agent(store: Corral, scope: str) -> None:
     store.agents.create("ada", provider="scripted")

@@ -127,7 +127,12 @@ def _hold_for_agent(tx: Tx, inbound: InboundMessage, message: Message) -> Messag
     )
     if any(other.reason == NO_AGENT_YET for other in held):
         return held_message
-    names = [agent.name for agent in agents.list_agents(tx, limit=MAX_AGENT_OPTIONS).items]
+    # An imported agent may have a reserved name.
+    names = [
+        agent.name
+        for agent in agents.list_agents(tx, limit=MAX_AGENT_OPTIONS).items
+        if agent.name.lower() != NOBODY
+    ]
     if not names:
         return finish_held(tx, message, "dismiss", "no agent is wired to this place")
     text = (
