@@ -81,9 +81,10 @@ def _handle_command(
     name = parse_command(message.text)
     if message.kind is not MessageKind.TEXT or name not in commands.COMMANDS:
         return None
-    allowed, reply = commands.run_command(tx, name, inbound.place, message.thread, person)
-    _reply(tx, inbound, message, reply, "command")
-    return finish_held(tx, message, "release" if allowed else "reject", f"the command /{name}")
+    result = commands.run_command(tx, name, inbound.place, message.thread, person)
+    _reply(tx, inbound, message, result.reply, "command")
+    verb = "release" if result.is_allowed else "reject"
+    return finish_held(tx, message, verb, f"the command /{name}")
 
 
 def _reply(tx: Tx, inbound: InboundMessage, message: Message, text: str, what: str) -> None:
