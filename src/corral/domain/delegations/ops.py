@@ -219,15 +219,13 @@ def _end(
 
 
 def _withdraw(tx: Tx, ended: Delegation) -> None:
-    """Remove the recipient's message when it was never claimed, or else notify the recipient."""
+    """Drop the recipient's letter; notify the recipient if it has claimed the letter before."""
     if ended.letter_id is not None:
         letter = mail.find_for_update(tx, parse_number("let", ended.letter_id))
-        if (
-            letter is not None
-            and letter.state is LetterState.WAITING
-            and mail.drop(tx, letter.id, reason=f"{ended.id} is {ended.state}").attempts == 0
-        ):
-            return
+        if letter is not None and letter.state is LetterState.WAITING:
+            mail.drop(tx, letter.id, reason=f"{ended.id} is {ended.state}")
+            if letter.attempts == 0:
+                return  # the recipient has never seen it
     mail.put(
         tx,
         ended.to_mailbox,
