@@ -190,12 +190,13 @@ _MAILBOX = re.compile(rf"(?:{'|'.join(MAILBOX_KINDS)}):[^\s\x00-\x1f]{{1,200}}")
 @lru_cache(1_024)  # called by every put and claim, mostly for the same few mailboxes
 def check_mailbox(mailbox: str) -> str:
     """Return a valid mailbox address; raises Invalid for any other text."""
-    if not _MAILBOX.fullmatch(mailbox) or not encode_text(mailbox, "The mailbox"):
+    if not _MAILBOX.fullmatch(mailbox):
         raise Invalid(
             f"Invalid mailbox {mailbox!r}: expected KIND:NAME without spaces, such as agent:ada or "
             f"queue:builds. Kinds are {', '.join(MAILBOX_KINDS)}.",
             mailbox=mailbox,
         )
+    encode_text(mailbox, "The mailbox")  # raises Invalid for a lone surrogate
     return mailbox
 
 
