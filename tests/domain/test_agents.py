@@ -37,7 +37,7 @@ def test_agent_name_is_unique_including_retired_agents(store: Corral) -> None:
     assert "Restore" in caught.value.message
 
 
-@each_case("name", ["", "a b", "a:b", "a/b", "agt_x", "a\n", "a\0", "x" * 101])
+@each_case("name", ["", "a b", "a:b", "a/b", "agt_x", "nobody", "Nobody", "a\n", "a\0", "x" * 101])
 def test_ambiguous_agent_names_are_rejected(store: Corral, name: str) -> None:
     with raises_without_change(store, Invalid):
         store.agents.create(name)

@@ -7,6 +7,7 @@ import pytest
 
 from corral.adapters.channels.contract import IncomingEvent, RawAttachment
 from corral.api import Corral
+from corral.domain.chat.inbound import commands
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from tests.support.errors import because
@@ -244,6 +245,20 @@ def test_answer_nobody_ignores_the_held_messages(store: Corral) -> None:
     assert store.messages.get(message.id).state == "ignored"
 
 
+def test_agent_that_is_named_nobody_does_not_make_messages_unreadable(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.agents.create("ada", provider="scripted")
+    with monkeypatch.context() as patch:  # a store may have such an agent from an import
+        patch.setattr("corral.domain.agents.ops.check_name", lambda name: name)
+        store.agents.create("nobody", provider="scripted")
+    chat = Chat(store, policy="ask")
+    store.senders.approve("fake/ann", person="ann")
+    assert chat.says("hello?").state == "held"
+    (question,) = store.questions.list().items
+    assert question.options == ["ada", "nobody"]
+
+
 @pytest.mark.parametrize("scope", ["place", "channel"])
 def test_new_wiring_releases_messages_held_for_an_agent(store: Corral, scope: str) -> None:
     store.agents.create("ada", provider="scripted")
@@ -342,6 +357,67 @@ def test_clear_command_resets_the_context(store: Corral) -> None:
     store.senders.approve("fake/ann", person="ann", role="owner")
     chat.says("/clear")
     assert store.sessions.get(session).provider_session is None
+
+
+@pytest.mark.parametrize("name", ["clear", "status", "stop", "cost"])
+def test_command_after_a_session_was_closed_does_not_block_the_channel(
+    store: Corral, name: str
+) -> None:
+    chat = create_chat(store)
+    closed = str(chat.says("hello", event="e0").routes[0].session_id)
+    store.senders.approve("fake/ann", person="ann", role="owner")
+    store.sessions.close(closed)
+    chat.platform.pending = [
+        IncomingEvent(event_id="e1", place="room", sender="ann", text=f"/{name}"),
+        IncomingEvent(event_id="e2", place="room", sender="ann", text="are you there?"),
+    ]
+    command, message = store.internal.chat.poll(chat.channel.id, chat.adapter)
+    assert (command.state, message.state) == ("routed", "routed")
+    assert message.routes[0].session_id != closed
+    assert store.channels.get("fake").cursor == "2"
+
+
+def test_message_after_its_session_was_deleted_opens_another(store: Corral, tmp_path: Path) -> None:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store)
+    project = store.projects.register(tmp_path)
+    store.wirings.add("ada", channel="fake", project=project.id)
+    deleted = str(chat.says("hello").routes[0].session_id)
+    store.projects.delete(project.id)
+    with pytest.raises(NotFound):
+        store.sessions.get(deleted)
+    store.senders.approve("fake/ann", person="ann", role="owner")
+    assert chat.says("/clear").state == "routed"
+    message = chat.says("are you there?")
+    assert message.state == "routed"
+    assert message.routes[0].session_id != deleted
+
+
+def test_event_that_conflicts_does_not_block_later_events(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> str:
+        raise Conflict("in the way")
+
+    chat = create_chat(store)
+    monkeypatch.setitem(commands._HANDLERS, "help", fail)
+    chat.platform.pending = [
+        IncomingEvent(event_id="bad", place="room", sender="ann", text="/help"),
+        IncomingEvent(event_id="good", place="room", sender="ann", text="good"),
+    ]
+    (stored,) = store.internal.chat.poll(chat.channel.id, chat.adapter)
+    assert stored.text == "good"
+    assert store.channels.get("fake").cursor == "2"
+    assert "channel.skip_event" in list_events(store)
+
+
+def test_events_of_a_removed_channel_are_not_skipped(store: Corral) -> None:
+    chat = create_chat(store)
+    chat.platform.pending = [IncomingEvent(event_id="e1", place="room", sender="ann", text="hello")]
+    store.channels.remove("fake")
+    with raises_without_change(store, Refused) as caught:
+        store.internal.chat.poll(chat.channel.id, chat.adapter)
+    assert caught.value.details["reason"] == "channel_removed"
 
 
 def test_attachments_are_private_files_with_sanitized_names(store: Corral, tmp_path: Path) -> None:

@@ -118,6 +118,17 @@ def test_future_letter_with_high_priority_does_not_block_a_message(
     assert store.internal.chat.next_due() == due_at
 
 
+def test_next_due_considers_all_letters_of_a_session(store: Corral, chat: Chat) -> None:
+    mailbox = f"session:{chat.says('hello').routes[0].session_id}"
+    for letter in store.mail.claim(mailbox, owner="test"):
+        store.mail.ack(letter)
+    for n in range(20):
+        store.mail.put(mailbox, n, priority=50, due_at=store.now() + 20 * HOUR)
+    soon = store.now() + 1_000
+    store.mail.put(mailbox, "soon", due_at=soon)
+    assert store.internal.chat.next_due() == soon
+
+
 def test_notice_is_dead_before_message_attempts_are_exhausted(
     store: Corral, runner: Runner, clock: ManualClock, chat: Chat
 ) -> None:

@@ -221,4 +221,10 @@ def test_sticky_wiring_with_agent_session_is_rejected(store: Corral) -> None:
     Chat(store)
     with raises_without_change(store, Invalid) as caught:
         store.wirings.add("ada", channel="fake", trigger="sticky", mode="agent")
-    assert "Use --session shared or thread" in str(caught.value)
+    assert caught.value.details["reason"] == "sticky_needs_thread"
+    sticky = store.wirings.add("ada", channel="fake", trigger="sticky")
+    with raises_without_change(store, Invalid):
+        store.wirings.change(sticky.id, mode="agent")
+    changed = store.wirings.change(sticky.id, trigger="mention", mode="agent")
+    with raises_without_change(store, Invalid):
+        store.wirings.change(changed.id, trigger="sticky")

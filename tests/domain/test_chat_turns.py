@@ -164,7 +164,8 @@ def test_stopped_turn_is_not_retried_and_sender_is_notified(
     store.internal.chat.start_turns()
     run = runner.begin()
     chat.says("/stop")
-    assert store.runs.get(run.id).state == "stopping"
+    stopping = store.runs.get(run.id)
+    assert (stopping.state, stopping.stop_reason) == ("stopping", "/stop by user:ann")
     runner.die(store.runs.get(run.id))
     store.internal.chat.finish_turns()
     assert store.mail.get(str(message.routes[0].letter_id)).state == "refused"

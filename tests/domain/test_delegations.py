@@ -58,6 +58,19 @@ def test_only_the_recipient_sends_a_result(store: Corral, team: str) -> None:
         store.delegations.cancel(failed.id)
 
 
+@pytest.mark.parametrize("actor", ["run:run_1", "check"])
+def test_run_without_an_agent_cannot_end_a_delegation(store: Corral, team: str, actor: str) -> None:
+    delegation = store.delegations.delegate("ada", "find the leak")
+    program = store.as_actor(actor).delegations
+    for call in (
+        lambda: program.finish(delegation.id, "line 7"),
+        lambda: program.fail(delegation.id, "no leak"),
+        lambda: program.cancel(delegation.id),
+    ):
+        with raises_without_change(store, Refused):
+            call()
+
+
 def test_invalid_delegations_are_rejected(store: Corral, team: str) -> None:
     for arguments, error in (
         ({"to": "unknown", "text": "x"}, NotFound),

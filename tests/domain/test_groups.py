@@ -136,6 +136,14 @@ def test_new_member_has_unread_backlog_without_letters(
     assert store.groups.join("build", member="agent:ada").read_number == 5
 
 
+def test_reads_of_an_actor_view_use_its_actor(store: Corral) -> None:
+    store.groups.create("build", members=["user:bob"])
+    store.groups.post("build", "it is green")
+    unread = store.as_actor("user:bob").groups.unread().items
+    assert [(group.name, group.unread) for group in unread] == [("build", 1)]
+    assert [group.unread for group in store.groups.unread().items] == [0]
+
+
 def test_leaving_closes_unread_letters(store: Corral) -> None:
     create_agents(store, "ada")
     store.groups.create("build", members=["agent:ada"], by=ANN)

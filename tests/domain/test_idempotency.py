@@ -7,6 +7,9 @@ import pytest
 
 from corral.api import Corral
 from corral.api.idempotency import IdempotencyKey, call_with_key
+from corral.db.tx import Tx
+from corral.domain.idempotency import ops as idempotency
+from corral.domain.idempotency import sql
 from corral.errors import Conflict, Invalid
 from corral.kernel.clock import DAY, ManualClock
 from tests.support.store import raises_without_change, rows, unchanged
@@ -33,6 +36,21 @@ def test_key_reused_for_another_call_conflicts(store: Corral) -> None:
     call_mail(store)
     with raises_without_change(store, Conflict):
         call_mail(store, fingerprint="g")
+
+
+def test_key_discarded_concurrently_can_be_used_again(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store._database.write(lambda tx: idempotency.begin(tx, "tok_1", "k", "f"))
+    first = Tx.first
+
+    def discard_before_reading(tx: Tx, query: Any, **params: Any) -> Any:
+        if query is sql.GET:
+            idempotency.discard(tx, "tok_1", "k")
+        return first(tx, query, **params)
+
+    monkeypatch.setattr(Tx, "first", discard_before_reading)
+    assert call_mail(store)
 
 
 def test_rejected_call_stores_no_response(store: Corral) -> None:

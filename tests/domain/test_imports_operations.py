@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from corral.api import Corral
+from corral.domain.runs import ops
 from corral.domain.tasks.graph import find_closing_edges, find_critical_path
 from corral.kernel.errors import Conflict, CorralError, Invalid, NotFound, Refused
 from tests.support import source_databases
 from tests.support.grouped_cases import Cases, each_case
 from tests.support.invariants import check_store
-from tests.support.run_factories import add_run, queued
+from tests.support.run_factories import add_run, queued, recorded
 from tests.support.store import rows, unchanged
 
 OPERATIONS: dict[str, Callable[[Corral, str], Any]] = {
@@ -148,6 +149,11 @@ def test_recorded_run_can_be_marked_as_failed(store: Corral) -> None:
     failed = store.internal.runs.fail(run.id, reason="no answer")
     assert (failed.state, failed.reason) == ("failed", "no answer")
     assert store.internal.runs.fail(run.id, reason="again") == failed
+    stopping = recorded(store)
+    store._database.write(lambda tx: ops.request_stop(tx, stopping.id, reason="not needed"))
+    assert store.runs.get(stopping.id).state == "stopping"
+    stopped = store.internal.runs.fail(stopping.id, reason="no answer")
+    assert (stopped.state, stopped.reason) == ("cancelled", "not needed")
 
 
 @each_case("state", ["starting", "running", "stopping"])

@@ -3,13 +3,35 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from corral.api import Corral
+from corral.db.tx import Tx
+from corral.domain.mail import sql
 from corral.domain.mail.model import LetterState
 from corral.kernel.clock import DAY, YEAR, ManualClock
 from corral.kernel.errors import Invalid
 from tests.support.grouped_cases import each_case
 from tests.support.store import list_events, raises_without_change, rows, unchanged
+
+
+def test_letter_pruned_between_insert_and_select_is_put_again(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letter = store.mail.put("queue:q", 1, key="k")
+    first = Tx.first
+    reads = []
+
+    def miss_once(tx: Tx, query: Any, **params: Any) -> Any:
+        if query is sql.BY_KEY:
+            reads.append(params)
+            if len(reads) == 1:
+                return None
+        return first(tx, query, **params)
+
+    monkeypatch.setattr(Tx, "first", miss_once)
+    assert store.mail.put("queue:q", 2, key="k") == letter
+    assert len(reads) == 2
 
 
 def test_put_returns_the_letter(store: Corral, clock: ManualClock) -> None:

@@ -152,6 +152,13 @@ def test_secrets_in_notes_are_redacted(store: Corral) -> None:
     assert "[redacted]" in note.text
 
 
+def test_repeated_note_with_a_secret_is_idempotent(store: Corral) -> None:
+    text = "the key is sk-ant-api03-" + "a1B2" * 24
+    note = store.notes.add(text, key="key")
+    assert store.notes.add(text, key="key") == note
+    assert store.notes.list(all=True).items == [note]
+
+
 def test_limit_of_notes_ignores_expired_ones(store: Corral, clock: ManualClock) -> None:
     store.settings.set("notes.max_notes", 3)
     for n in range(2):

@@ -9,7 +9,7 @@ from corral.domain.mail.model import Letter
 from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, NotYet, Refused
 from tests.support.grouped_cases import each_case
-from tests.support.store import list_events, raises_without_change, walk
+from tests.support.store import list_events, raises_without_change, unchanged, walk
 from tests.support.threads import Racer, race
 
 ANN = "user:ann"
@@ -272,6 +272,11 @@ def test_second_equal_vote_decides_when_two_are_required(
     assert (ended.state, ended.answer) == ("answered", "yes")
     assert ended.answered_by == "user:ann, user:cleo"
     assert [vote.answer for vote in ended.votes] == ["yes", "no", "yes"]
+    with unchanged(store):
+        for voter, answer in (("ann", "yes"), ("ben", "no"), ("cleo", "yes")):
+            assert store.questions.answer(question.id, answer, by=f"user:{voter}") == ended
+    with raises_without_change(store, Conflict):
+        store.questions.answer(question.id, "no", by="user:cleo")
     assert len(list_letters(store, "agent:ada")) == 1
     votes = ["question.vote"] * 2
     assert list_events(store, question.id) == ["question.ask", *votes, "question.answer"]

@@ -29,6 +29,7 @@ from tests.support.grouped_cases import each_case
 from tests.support.race_factory import RaceFactory
 from tests.support.race_helpers import attempts, states
 from tests.support.run_factories import ended, running
+from tests.support.store import raises_without_change
 
 _SET_RUN = Statement("UPDATE attempts SET run_id = :run_id WHERE id = :id")
 
@@ -161,8 +162,9 @@ def test_round_without_passing_attempt_fails_and_can_be_overruled(
         store.races._select(race.id, "1")
     with pytest.raises(IllegalMove):
         store._database.write(lambda tx: _select_verb(tx, race.latest.id))
-    with pytest.raises(Refused, check=because("person_required")):
-        store.as_actor("agent:ada").races._select(race.id, "1", overrule=True)
+    for actor in ("agent:ada", "run:run_1", "check"):
+        with pytest.raises(Refused, check=because("person_required")):
+            store.as_actor(actor).races._select(race.id, "1", overrule=True)
     race = store.races._select(race.id, "1", overrule=True, reason="the check is wrong")
     assert (race.latest.state, race.latest.winner_id) == ("completed", attempts(race)[0].id)
     assert attempts(race)[0].state == "completed", (
@@ -259,6 +261,41 @@ def test_driver_holds_the_round_lease_and_a_stale_fence_is_rejected(
     assert taken_over.fence == dead_lease.fence + 1, (
         "the lease of a dead owner is taken over at once"
     )
+
+
+def test_replaced_driver_cannot_record_a_verdict(
+    store: Corral, tmp_path: Path, clock: ManualClock
+) -> None:
+    race = start_race(store, tmp_path)
+    ids = [attempt.id for attempt in attempts(race)]
+    fields = {
+        "judge": "solomon",
+        "labels": dict(zip("AB", ids, strict=True)),
+        "prompt_hash": "0",
+        "truncated": False,
+    }
+    replaced = acquire_round(store, race, "driver:one")
+    verdict = run_in_transaction(
+        store, lambda tx: round_steps.add_verdict(tx, replaced, None, **fields)
+    )
+    clock.advance(2 * MINUTE)
+    current = acquire_round(store, race, "driver:two")
+    ranking = [[id] for id in ids]
+    for step in (
+        lambda tx: round_steps.add_verdict(tx, replaced, None, **fields),
+        lambda tx: round_steps.record_verdict(tx, replaced, verdict, None, ranking, "late"),
+    ):
+        with raises_without_change(store, Held):
+            run_in_transaction(store, step)
+    first = run_in_transaction(
+        store,
+        lambda tx: round_steps.record_verdict(tx, current, verdict, None, ranking, "in time"),
+    )
+    assert (first.state, first.reason) == ("given", "in time")
+    second = run_in_transaction(
+        store, lambda tx: round_steps.record_verdict(tx, current, verdict, None, None, "again")
+    )
+    assert second == first, "the first answer counts"
 
 
 def test_unsuccessful_run_ends_its_attempt(store: Corral, tmp_path: Path) -> None:

@@ -303,6 +303,14 @@ def test_only_the_supervisor_ends_a_supervised_run(
     assert store.internal.runs.end(run, ExitStatus(exit_code=4)).exit_code == 4
 
 
+@each_case("diagnosis", ["crash", "interrupt"])
+def test_orphaned_run_with_possible_survivors_has_crashed(store: Corral, diagnosis: str) -> None:
+    ended_run = store.internal.runs.end_orphaned(
+        running(store), verb=diagnosis, reason="gone", may_have_survivors=True
+    )
+    assert ended_run.state == "crashed"
+
+
 def test_end_of_an_orphaned_run_keeps_or_sets_the_size_of_its_output(store: Corral) -> None:
     for size, expected in ((None, 5), (9, 9)):
         run = store.internal.runs.heartbeat(running(store), output_bytes=5)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import corral
-from corral.adapters import process
+from corral.adapters import process, process_marks
 from corral.adapters.exit_files import ExitFileWriter
 from corral.api import Corral
 from corral.config import make_private_folder, run_folder
@@ -171,9 +171,14 @@ def test_pid_of_another_process_is_not_signalled(
     assert store.runs.get(run.id).exit_code is None
 
 
+@pytest.mark.parametrize("has_marks", [True, False])
 def test_reboot_interrupts_the_runs_of_the_machine(
-    store: Corral, sleeper: "subprocess.Popen[bytes]"
+    store: Corral,
+    sleeper: "subprocess.Popen[bytes]",
+    monkeypatch: pytest.MonkeyPatch,
+    has_marks: bool,
 ) -> None:
+    monkeypatch.setattr(process_marks, "is_supported", lambda: has_marks)
     agent = identify(sleeper)
     add_local_run(store, pid=agent.pid, start_time=agent.start_token, boot_id="another-boot")
     assert list_recovered(store) == [("running", "interrupted", "rebooted")]

@@ -36,6 +36,13 @@ def test_value_applies_with_its_actor_and_time(store: Corral, clock: ManualClock
     ]
 
 
+def test_list_with_too_many_entries_is_rejected(store: Corral) -> None:
+    store.settings.set("runs.allowed_operations", ["tasks.list"] * 100)
+    with raises_without_change(store, Invalid) as caught:
+        store.settings.set("runs.allowed_operations", ["tasks.list"] * 101)
+    assert caught.value.details["reason"] == "too_many_entries"
+
+
 def test_second_value_replaces_the_first(store: Corral, clock: ManualClock) -> None:
     store.settings.set(NAME, 3)
     clock.advance(5)

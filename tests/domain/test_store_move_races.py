@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 import corral
+from corral.api import Corral
 from corral.api.doctor import examine
 from corral.db import connect, migrations, store_move
+from corral.db.postgres_connection import PostgresConnection
 from corral.db.store_move_record import read_store_move
 from corral.db.write_guard import MOVED_OFFSET
 from corral.kernel.clock import ManualClock
@@ -211,6 +213,24 @@ def test_waiting_opener_does_not_get_an_unfinished_store(
 @contextmanager
 def without_lock(*_: Any) -> Iterator[None]:
     yield
+
+
+def test_failed_mover_releases_its_lock(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that has not yet noticed a closed connection keeps no lock of it."""
+
+    def fail_to_move() -> None:
+        with store._database.move_lock() as is_held:
+            assert is_held
+            raise RuntimeError
+
+    unnoticed: list[PostgresConnection] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresConnection, "close", lambda connection: unnoticed.append(connection))
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                fail_to_move()
+    for connection in unnoticed:
+        connection.close()
 
 
 @EVERY_ENGINE_PAIR

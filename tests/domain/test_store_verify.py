@@ -194,6 +194,8 @@ def test_contradicting_rows_are_reported(
     assert all("`corral " in finding.message for finding in findings)
     messages = " ".join(finding.message for finding in findings)
     assert [text for text in expected if text not in messages] == []
+    for query in re.findall(r'`corral db sql "(.*?)"`', messages):
+        store.db.sql(query)
 
 
 @pytest.mark.parametrize(

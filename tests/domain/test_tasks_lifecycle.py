@@ -318,6 +318,38 @@ def test_only_the_claimant_can_complete_a_task(url: str, tmp_path: Path) -> None
         store.tasks.submit("B", "never claimed")
 
 
+@pytest.mark.parametrize("actor", ["run:run_1", "check", "daemon"])
+def test_actor_that_is_neither_a_person_nor_an_agent_may_not_act_for_one(
+    store: Corral, tmp_path: Path, actor: str
+) -> None:
+    project = project_with(store, tmp_path, "A", "B", agents=("ada",))
+    claimed = claim(store, project, key="A")
+    tasks = store.as_actor(actor).tasks
+    for call in (
+        lambda: tasks.renew(claimed),
+        lambda: tasks.submit(claimed, "done"),
+        lambda: tasks.fail(claimed, "no"),
+        lambda: tasks.release(claimed),
+        lambda: tasks.cancel("B"),
+        lambda: tasks.skip("B"),
+        lambda: tasks.edit("B", title="other"),
+        lambda: tasks.reassign("B", "ada"),
+        lambda: tasks.delegate("B", "ada"),
+    ):
+        with raises_without_change(store, Refused) as caught:
+            call()
+        assert caught.value.details["reason"] == "no_agent"
+
+
+def test_run_without_an_agent_may_manage_the_tasks_that_it_declared(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path)
+    program = store.as_actor("run:run_1")
+    program.tasks.add(project, "A")
+    assert program.tasks.cancel("A").state == "cancelled"
+
+
 def test_successful_evidence_is_accepted_automatically_if_enabled(
     store: Corral, tmp_path: Path
 ) -> None:

@@ -155,9 +155,10 @@ class RaceFactory:
         ids = {attempt.number: attempt.id for attempt in round.attempts}
         run = self._run("completed", cost_micros=30_000, model="judge-model")
         with self.store.transaction() as tx:
+            held = round_steps.acquire_round(tx, round.id, "tests")
             verdict = round_steps.add_verdict(
                 tx,
-                round,
+                held,
                 self.store.runs.get(run),
                 judge="solomon",
                 labels={chr(64 + number): id for number, id in ids.items()},
@@ -165,7 +166,8 @@ class RaceFactory:
                 truncated=True,
             )
             value = [[ids[number] for number in group] for group in ranking] if ranking else None
-            round_steps.record_verdict(tx, verdict, self.store.runs.get(run), value, reason)
+            round_steps.record_verdict(tx, held, verdict, self.store.runs.get(run), value, reason)
+            round_steps.release_round(tx, held)
 
     def select(self, race: Race, attempt: str, **options: Any) -> Race:
         """Select the winner, also for a race of another node."""

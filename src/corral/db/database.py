@@ -285,7 +285,10 @@ class Database(ABC):
 
 
 class ActorView:
-    """A database that acts as another actor; closing it has no effect."""
+    """A database that acts as another actor; closing it has no effect.
+
+    Every method that opens a transaction is overridden; all others are those of the database.
+    """
 
     def __init__(self, database: Database, actor: str, run_id: str | None = None) -> None:
         self._database = database
@@ -295,13 +298,19 @@ class ActorView:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._database, name)
 
+    def read(self, work: Work[R], **options: Any) -> R:
+        return self._database.read(self._act_in(work), **options)
+
     def write(self, work: Work[R], **options: Any) -> R:
+        return self._database.write(self._act_in(work), **options)
+
+    def _act_in(self, work: Work[R]) -> Work[R]:
         # Set inside the transaction: with group commit, another thread may run the work.
         def as_actor(tx: Tx) -> R:
             tx.act_as(self.actor, self.run_id)
             return work(tx)
 
-        return self._database.write(as_actor, **options)
+        return as_actor
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:

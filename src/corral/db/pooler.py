@@ -57,16 +57,21 @@ def refuse_transaction_pooler(
     return True
 
 
+def never() -> bool:
+    """Do not stop waiting: the default of `stop_when`."""
+    return False
+
+
 def query_value(
     connection: psycopg.Connection[Row],
     text: bytes,
     *,
     timeout: float | None = None,
-    stop_when: Callable[[], object] = bool,
+    stop_when: Callable[[], bool] = never,
 ) -> str | None:
     """Run a query and return its first value; None if the result does not come in time.
 
-    The wait also ends when `stop_when` returns a true value; it is called several times a second.
+    The wait also ends when `stop_when` returns True; it is called several times a second.
     After None the connection can only be closed.
     """
     server = connection.pgconn

@@ -340,9 +340,20 @@ class PostgresDatabase(Database):
         return self._run_with_retry(read_version, repeatable=True)
 
     @contextmanager
-    def migration_lock(self) -> Iterator[None]:
+    def _advisory_lock_connection(self) -> Iterator[PostgresConnection]:
+        """Open a connection for an advisory lock, and release the lock at the end of the block."""
         connection = self._connect_beside_pool()
         try:
+            yield connection
+        finally:
+            # The server notices a closed connection only later.
+            with suppress(psycopg.Error):
+                connection.run("SELECT pg_advisory_unlock_all()")
+            connection.close()
+
+    @contextmanager
+    def migration_lock(self) -> Iterator[None]:
+        with self._advisory_lock_connection() as connection:
             self._pool.run_first(connection, f"SET lock_timeout = '{MIGRATION_LOCK_TIMEOUT}s'")
             try:
                 connection.run(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
@@ -355,21 +366,13 @@ class PostgresDatabase(Database):
             except psycopg.Error as error:
                 raise unreachable_error(self.url, error) from error
             yield
-        finally:
-            connection.close()
 
     @contextmanager
     def move_lock(self) -> Iterator[bool]:
-        connection = self._connect_beside_pool()
-        try:
+        with self._advisory_lock_connection() as connection:
             yield bool(
                 self._pool.run_first(connection, f"SELECT pg_try_advisory_lock({MOVE_LOCK})")[0][0]
             )
-            connection.run(
-                "SELECT pg_advisory_unlock_all()"
-            )  # the server notices a closed connection only later
-        finally:
-            connection.close()
 
     def run_migration(self, number: int, statements: list[str]) -> None:
         def once(connection: PostgresConnection) -> None:

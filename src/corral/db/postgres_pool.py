@@ -11,7 +11,7 @@ import psycopg
 from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8Dumper
 
-from corral.db.pooler import query_value, refuse_transaction_pooler
+from corral.db.pooler import never, query_value, refuse_transaction_pooler
 from corral.db.postgres_connection import PostgresConnection, choose_keepalive_options
 from corral.db.postgres_errors import (
     TOO_MANY_CLIENTS,
@@ -179,7 +179,7 @@ class PostgresPool:
         script = f"{SESSION_SETTINGS}; SELECT pg_backend_pid()"
         # Stop waiting for the new connection when one of the pool becomes idle.
         process = int(
-            self._query_first(connection.connection, script, stop_when=lambda: self._idle)
+            self._query_first(connection.connection, script, stop_when=lambda: bool(self._idle))
         )
         try:
             if not self._is_checked:
@@ -243,13 +243,13 @@ class PostgresPool:
         self,
         connection: "psycopg.Connection[Row]",
         text: str,
-        stop_when: Callable[[], object] = bool,
+        stop_when: Callable[[], bool] = never,
     ) -> str:
         """Return the result of the first query on a new connection.
 
         A pooler in session mode accepts clients, and blocks their first statement until a server
         connection is free. Raises StoreUnavailable (too many clients) if no result comes in time,
-        or `stop_when` returns a true value first.
+        or `stop_when` returns True first.
         """
         try:
             result = query_value(

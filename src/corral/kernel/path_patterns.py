@@ -67,7 +67,9 @@ def has_wildcard(part: str) -> bool:
 def can_overlap(one: str, other: str) -> bool:
     """Whether any path can match both patterns.
 
-    Two literal paths overlap if one is below the other: today's file may become a directory.
+    Two literal paths overlap if one is below the other: today's file may become a directory. A
+    literal path and a pattern with wildcards are compared as they stand: the path does not cover
+    what is below it.
     """
     if one == other:
         return True
@@ -107,11 +109,7 @@ def _can_sequences_overlap(
         if not following:
             return False
         reachable = following
-    return any(
-        all(item == any_number for item in other[index:])
-        for index in reachable
-        if index <= len(other)
-    )
+    return any(all(item == any_number for item in other[index:]) for index in reachable)
 
 
 def _can_parts_overlap(one: str, other: str) -> bool:

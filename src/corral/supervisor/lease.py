@@ -333,7 +333,9 @@ class RunLease:
                     verb=diagnosis.verb,
                     reason=exit_status.reason or diagnosis.reason,
                     survivors=exit_status.survivors,
-                    may_have_survivors=exit_status.may_have_survivors,
+                    may_have_survivors=(
+                        diagnosis.may_leave_processes and exit_status.may_have_survivors
+                    ),
                     output_bytes=output_bytes,
                 )
             else:

@@ -28,6 +28,8 @@ from corral.kernel.words import split_command
 
 # Names occur in mailboxes and scopes (agent:NAME) and must not look like ids.
 _NAME = re.compile(r"(?!agt_)[^\s:/\x00-\x1f\x7f]{1,100}")
+RESERVED_NAMES = ("nobody",)
+"""An answer to the question which agent should listen in a place, beside the agents' names."""
 MAX_GRANTS = 1_000
 
 
@@ -115,6 +117,11 @@ def get_active(tx: Tx, agent: str) -> Agent:
             reason="agent_retired",
         )
     return current
+
+
+def resolve_actor(tx: Tx, agent: str | None) -> str:
+    """Return the actor: the named agent, or else the actor of the transaction."""
+    return f"agent:{get(tx, agent).name}" if agent else tx.actor
 
 
 def list_agents(
@@ -278,6 +285,12 @@ def check_name(name: str) -> str:
             f"Invalid agent name {name!r}: expected up to 100 characters without spaces, colons "
             "and slashes, not beginning with agt_.",
             name=name,
+        )
+    if name.lower() in RESERVED_NAMES:
+        raise Invalid(
+            f"The agent name {name!r} is reserved. Choose another name.",
+            name=name,
+            reason="reserved_name",
         )
     return name
 

@@ -9,7 +9,7 @@ from corral.domain.delegations import sql
 from corral.domain.delegations.model import Delegation, DelegationRequest, DelegationState
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
-from corral.domain.mail.model import LetterState, check_mailbox, mailbox_kind
+from corral.domain.mail.model import LetterState, check_mailbox, is_person
 from corral.domain.mail.payloads import DelegationEnded, DelegationPayload, DelegationResult
 from corral.kernel.clock import DAY, YEAR
 from corral.kernel.errors import Conflict, Invalid, Refused
@@ -65,7 +65,7 @@ def create_delegation(tx: Tx, request: DelegationRequest) -> Delegation:
     the task away from its agent.
     """
     recipient = agents.get_active(tx, request.to)
-    reply_to = check_mailbox(request.sender or _resolve_actor(tx, request.agent))
+    reply_to = check_mailbox(request.sender or agents.resolve_actor(tx, request.agent))
     if reply_to == f"agent:{recipient.name}":
         raise Invalid(f"{recipient.name} cannot delegate work to itself.")
     _check_deadline(tx, request.deadline_at)
@@ -146,8 +146,8 @@ def cancel(
     An unread message is removed from its mailbox; otherwise the agent is notified.
     """
     target = get(tx, delegation)
-    actor = _resolve_actor(tx, agent)
-    if mailbox_kind(actor) == "agent" and actor != target.from_mailbox:
+    actor = agents.resolve_actor(tx, agent)
+    if not is_person(actor) and actor != target.from_mailbox:
         raise Refused(
             f"Only {target.from_mailbox}, which sent {target.id}, can cancel it.",
             id=target.id,
@@ -219,15 +219,13 @@ def _end(
 
 
 def _withdraw(tx: Tx, ended: Delegation) -> None:
-    """Remove the recipient's message when it was never claimed, or else notify the recipient."""
+    """Drop the recipient's letter; notify the recipient if it has claimed the letter before."""
     if ended.letter_id is not None:
         letter = mail.find_for_update(tx, parse_number("let", ended.letter_id))
-        if (
-            letter is not None
-            and letter.state is LetterState.WAITING
-            and mail.drop(tx, letter.id, reason=f"{ended.id} is {ended.state}").attempts == 0
-        ):
-            return
+        if letter is not None and letter.state is LetterState.WAITING:
+            mail.drop(tx, letter.id, reason=f"{ended.id} is {ended.state}")
+            if letter.attempts == 0:
+                return  # the recipient has never seen it
     mail.put(
         tx,
         ended.to_mailbox,
@@ -314,8 +312,8 @@ def _require_recipient(tx: Tx, delegation: str, agent: str | None) -> Delegation
     Raises Refused for an active delegation of a task: the task's own outcome ends it.
     """
     locked = _lock(tx, delegation)
-    actor = _resolve_actor(tx, agent)
-    if mailbox_kind(actor) == "agent" and actor != locked.to_mailbox:
+    actor = agents.resolve_actor(tx, agent)
+    if not is_person(actor) and actor != locked.to_mailbox:
         raise Refused(
             f"{locked.id} was delegated to {locked.to_mailbox}, not to {actor}.",
             id=locked.id,
@@ -329,7 +327,3 @@ def _require_recipient(tx: Tx, delegation: str, agent: str | None) -> Delegation
             task=locked.task_id,
         )
     return locked
-
-
-def _resolve_actor(tx: Tx, agent: str | None) -> str:
-    return f"agent:{agents.get(tx, agent).name}" if agent else tx.actor

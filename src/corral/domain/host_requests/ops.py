@@ -30,9 +30,10 @@ from corral.domain.host_requests.model import (
 )
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
+from corral.domain.mail.model import is_person
 from corral.domain.mail.payloads import HostRequestOutcome
 from corral.domain.questions import ops as questions
-from corral.domain.questions.model import Question, QuestionState, is_person
+from corral.domain.questions.model import Question, QuestionState
 from corral.domain.sessions import ops as sessions
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused

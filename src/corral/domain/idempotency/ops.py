@@ -16,18 +16,20 @@ def begin(tx: Tx, token_id: str, key: str, fingerprint: str) -> StoredResponse |
     the earlier call has no response: it is in progress, or it crashed with an unknown outcome.
     """
     check_text(key, "The Idempotency-Key", max_bytes=MAX_NAME)
-    inserted = tx.run(
-        sql.BEGIN,
-        id=tx.new_id("idk"),
-        token_id=token_id,
-        key=key,
-        fingerprint=fingerprint,
-        now=tx.now,
-    )
-    if inserted:
-        return None
-    stored = tx.first(sql.GET, token_id=token_id, key=key)
-    if stored is None or stored.fingerprint != fingerprint:
+    stored = None
+    while stored is None:  # the earlier call may be discarded between the INSERT and the SELECT
+        inserted = tx.run(
+            sql.BEGIN,
+            id=tx.new_id("idk"),
+            token_id=token_id,
+            key=key,
+            fingerprint=fingerprint,
+            now=tx.now,
+        )
+        if inserted:
+            return None
+        stored = tx.first(sql.GET, token_id=token_id, key=key)
+    if stored.fingerprint != fingerprint:
         raise Conflict(
             f"The Idempotency-Key {key!r} was used for another request. Use a new key.",
             key=key,

@@ -160,8 +160,8 @@ def check_totals(tx: Tx) -> list[IntegrityProblem]:
             "totals",
             "broken",
             f"{_format_count(count, 'total is', 'totals are')} not the sum of the charges, "
-            f"such as {scope}. {_suggest_query('totals', 'scope', scope)}; an older backup has the "
-            "right value.",
+            f"such as {scope}. {_suggest_query('usage_totals', 'scope', scope)}; an older backup "
+            "has the right value.",
         )
         for count, scope in problems
     ]

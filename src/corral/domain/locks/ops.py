@@ -15,7 +15,7 @@ from corral.domain.locks import errors, resolve, sql, wait_queue
 from corral.domain.locks.candidates import list_candidates
 from corral.domain.locks.model import Lock, LockRequest, LockState
 from corral.domain.mail import ops as mail
-from corral.domain.mail.model import mailbox_kind
+from corral.domain.mail.model import is_person, mailbox_kind
 from corral.domain.mail.payloads import LockNotice
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import IllegalMove, Refused
@@ -270,7 +270,7 @@ def _end(tx: Tx, lock: Lock, verb: str, **event_data: Any) -> Lock:
 
 def revoke(tx: Tx, lock: str, *, reason: str) -> Lock:
     """Revoke a lock; its owner gets a letter with the reason. Only people may do this."""
-    if mailbox_kind(tx.actor) not in ("user", "token"):  # an agent's token acts as agent:NAME
+    if not is_person(tx.actor):
         raise Refused(
             f"{tx.actor} cannot revoke a lock. Ask its owner to release it, or ask a person.",
             actor=tx.actor,

@@ -11,7 +11,12 @@ _AGENT = "SELECT id, name FROM agents WHERE"
 _MAX_RUNS = 50
 _MAX_PARENTS = 50
 
-_PARENTS = f"""
+
+def _ancestry(start: str) -> str:
+    """Return the recursive table `ancestry`: the runs that `start` selects, and their parents."""
+    return f"""
+    ancestry (id, distance) AS (
+        {start}
         UNION ALL
         SELECT runs.parent_id, ancestry.distance + 1
         FROM runs JOIN ancestry ON runs.id = ancestry.id
@@ -19,11 +24,12 @@ _PARENTS = f"""
         WHERE runs.parent_id IS NOT NULL AND ancestry.distance < {_MAX_PARENTS}
     )"""
 
+
+_PARENT = "SELECT parent_id, 1 FROM runs WHERE id = :run_id AND parent_id IS NOT NULL"
 # The letters that a run and its parents read. The run itself is matched separately, because
 # `letter_chains` outlives a deleted run.
 _OF_RUN = f"""
-    WITH RECURSIVE ancestry (id, distance) AS (
-        SELECT parent_id, 1 FROM runs WHERE id = :run_id AND parent_id IS NOT NULL {_PARENTS},
+    WITH RECURSIVE {_ancestry(_PARENT)},
     letters_read AS (
         SELECT correlation_id, hops FROM letter_chains WHERE read_by = :run_id
         UNION ALL
@@ -32,12 +38,13 @@ _OF_RUN = f"""
 """
 
 # The letters that the live runs of an agent and their parents read.
-_OF_AGENT = f"""
-    WITH RECURSIVE ancestry (id, distance) AS (
+_LIVE_RUNS = f"""
         SELECT id, 0 FROM (
             SELECT id FROM runs
             WHERE agent_id = :agent_id AND ended_at IS NULL AND state <> 'queued' LIMIT {_MAX_RUNS}
-        ) AS live {_PARENTS},
+        ) AS live"""
+_OF_AGENT = f"""
+    WITH RECURSIVE {_ancestry(_LIVE_RUNS)},
     letters_read AS (
         SELECT correlation_id, hops FROM letter_chains WHERE read_by IN (SELECT id FROM ancestry)
     )

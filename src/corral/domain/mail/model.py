@@ -190,12 +190,13 @@ _MAILBOX = re.compile(rf"(?:{'|'.join(MAILBOX_KINDS)}):[^\s\x00-\x1f]{{1,200}}")
 @lru_cache(1_024)  # called by every put and claim, mostly for the same few mailboxes
 def check_mailbox(mailbox: str) -> str:
     """Return a valid mailbox address; raises Invalid for any other text."""
-    if not _MAILBOX.fullmatch(mailbox) or not encode_text(mailbox, "The mailbox"):
+    if not _MAILBOX.fullmatch(mailbox):
         raise Invalid(
             f"Invalid mailbox {mailbox!r}: expected KIND:NAME without spaces, such as agent:ada or "
             f"queue:builds. Kinds are {', '.join(MAILBOX_KINDS)}.",
             mailbox=mailbox,
         )
+    encode_text(mailbox, "The mailbox")  # raises Invalid for a lone surrogate
     return mailbox
 
 
@@ -221,6 +222,15 @@ def mailbox_kind(address: str) -> str:
 def agent_name_of(address: str) -> str | None:
     """Return the agent's name in a mailbox, actor or owner; None: it is not an agent's."""
     return address.removeprefix("agent:") if mailbox_kind(address) == "agent" else None
+
+
+def is_person(actor: str) -> bool:
+    """Whether an actor is a person: a user, or a person's token.
+
+    An agent's token acts as `agent:NAME`. A run without an agent, a check, the daemon and the
+    supervisors are neither persons nor agents.
+    """
+    return mailbox_kind(actor) in ("user", "token")
 
 
 def session_id_of(address: str) -> str | None:

@@ -279,6 +279,7 @@ def _insert_once(tx: Tx, values: dict[str, Any]) -> Letter:
         letter = created or tx.first(sql.BY_KEY, mailbox=mailbox, key=key)
         if letter is not None:
             return letter
+        tx.begin()  # in mode "one", a second INSERT would be refused
 
 
 def _build_columns(

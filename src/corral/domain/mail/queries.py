@@ -139,6 +139,12 @@ def count_overlong_leases(tx: Tx, *, after: int) -> OverlongLeases:
     return tx.one(sql.OVERLONG_LEASES, after=after)
 
 
+def next_due_after_now(tx: Tx, mailbox: str) -> int | None:
+    """Return when the next waiting letter becomes due; None when all are due, or none waits."""
+    due: int | None = tx.value(sql.NEXT_DUE_AFTER, mailbox=check_mailbox(mailbox), now=tx.now)
+    return due
+
+
 def next_due(tx: Tx, mailbox: str) -> int | None:
     """Return the earliest time at which a letter can be claimed; None for an empty mailbox."""
     due: int | None = tx.value(sql.NEXT_DUE, mailbox=check_mailbox(mailbox))

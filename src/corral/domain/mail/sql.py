@@ -92,6 +92,11 @@ OVERLONG_LEASES = Query(
 )
 
 # The earliest `due_at` among the heads of all priorities of a mailbox (a loose index scan).
+NEXT_DUE_AFTER = Statement("""
+    SELECT min(due_at) FROM letters
+    WHERE mailbox = :mailbox AND state = 'waiting' AND due_at > :now
+""")
+
 NEXT_DUE = Statement("""
     WITH RECURSIVE level (rank) AS (
         SELECT min(rank) FROM letters WHERE mailbox = :mailbox AND state = 'waiting'

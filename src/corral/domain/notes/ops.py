@@ -58,7 +58,7 @@ def add(
     # Serialized: unique keys and the limit are rules over several notes.
     tx.serialize(f"notes:{scope}")
     before = tx.first(sql.BY_KEY, scope=scope, key=key) if key else None
-    if before is not None and _is_same(before, values, tx.now) and ttl_ms is None:
+    if before is not None and _is_same(tx, before, values) and ttl_ms is None:
         return before
     values |= {
         "scope": scope,
@@ -259,9 +259,10 @@ def _build_values(
     }
 
 
-def _is_same(note: Note, values: dict[str, object], now: int) -> bool:
+def _is_same(tx: Tx, note: Note, values: dict[str, Any]) -> bool:
     """Whether a valid note has the same text, category and confidence."""
-    is_valid = note.expires_at is None or note.expires_at > now
-    return is_valid and all(
-        getattr(note, name) == values[name] for name in ("text", "category", "confidence")
+    text = tx.without_secrets(values["text"])  # compare with the stored text, which is redacted
+    return (note.expires_at is None or note.expires_at > tx.now) and (
+        (note.text, note.category, note.confidence)
+        == (text, values["category"], values["confidence"])
     )

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from corral.domain.mail.model import check_mailbox, mailbox_kind
+from corral.domain.mail.model import check_mailbox, is_person, mailbox_kind
 from corral.kernel.clock import SECOND, YEAR
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.states import TransitionTable, allow
@@ -85,11 +85,6 @@ def check_answerers(value: Sequence[str]) -> list[str]:
         if mailbox_kind(check_mailbox(name)) not in ("user", "agent"):
             raise Invalid(f"Invalid answerer {name}: expected user:NAME or agent:NAME.", name=name)
     return list(dict.fromkeys(value))
-
-
-def is_person(actor: str) -> bool:
-    """Whether an actor is a person: a user, or a token of one."""
-    return mailbox_kind(actor) in ("user", "token")
 
 
 def check_may_answer(id: str, by: str, *, asker: str, answerers: Sequence[str]) -> None:

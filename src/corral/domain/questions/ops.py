@@ -7,7 +7,7 @@ from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
-from corral.domain.mail.model import Chain, agent_name_of, check_mailbox
+from corral.domain.mail.model import Chain, agent_name_of, check_mailbox, is_person
 from corral.domain.mail.payloads import Payload, QuestionPayload
 from corral.domain.questions import sql
 from corral.domain.questions.model import (
@@ -19,7 +19,6 @@ from corral.domain.questions.model import (
     check_required_votes,
     compute_deadline,
     count_votes,
-    is_person,
 )
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import DAY
@@ -117,8 +116,10 @@ def answer(tx: Tx, question: str, answer: str, *, by: str | None = None) -> Ques
     check_may_answer(current.id, answerer, asker=current.asker, answerers=current.answerers)
     text = _resolve_answer(tx, answer, current.options, current.free_text)
     redacted = tx.without_secrets(text)  # compare with the stored answer, which is redacted
-    is_repeated = (current.answered_by, current.answer) == (answerer, redacted)
-    if current.state is QuestionState.ANSWERED and is_repeated:
+    is_repeated = (current.answered_by, current.answer) == (answerer, redacted) or any(
+        (vote.by, vote.answer) == (answerer, redacted) for vote in current.votes
+    )
+    if is_repeated:
         return current
     if current.ended_at is not None or is_overdue(current, tx.now):
         _raise_late(current)
@@ -133,10 +134,7 @@ def answer(tx: Tx, question: str, answer: str, *, by: str | None = None) -> Ques
 def _add_vote(tx: Tx, current: Question, text: str, answerer: str) -> Question:
     """Record one of several answers; end the question when it is decided or cannot be."""
     previous = next((vote for vote in current.votes if vote.by == answerer), None)
-    redacted = tx.without_secrets(text)  # compare with stored votes, which are redacted
     if previous is not None:
-        if previous.answer == redacted:
-            return current
         raise Conflict(
             f"You answered {current.id} already: {previous.answer}. An answer cannot be changed; "
             "withdraw the question and ask again.",
@@ -147,7 +145,9 @@ def _add_vote(tx: Tx, current: Question, text: str, answerer: str) -> Question:
     votes = [*current.votes, Vote(answerer, text, tx.now)]
     columns: dict[str, Any] = {"votes": encode_json(votes, "The votes")}
     event_data = {"by": answerer, "of": current.required_votes}
-    counted = count_votes(current, [*current.votes, Vote(answerer, redacted, tx.now)])
+    # Stored votes are redacted.
+    redacted = Vote(answerer, tx.without_secrets(text), tx.now)
+    counted = count_votes(current, [*current.votes, redacted])
     if counted.winners:
         return _end_answered(tx, current, text, ", ".join(counted.winners), event_data, **columns)
     if counted.is_hopeless:

@@ -320,6 +320,7 @@ def add_verdict(
     truncated: bool,
 ) -> JudgeVerdict:
     """Create the verdict of a judge, in the transaction that requests its run."""
+    renew_lease(tx, round)
     number = len(tx.all(sql.VERDICTS_OF_ROUND, round_id=round.id)) + 1
     return create(
         tx,
@@ -343,12 +344,18 @@ def add_verdict(
 
 
 def record_verdict(
-    tx: Tx, verdict: JudgeVerdict, run: Run | None, ranking: list[list[str]] | None, reason: str
+    tx: Tx,
+    round: Round,
+    verdict: JudgeVerdict,
+    run: Run | None,
+    ranking: list[list[str]] | None,
+    reason: str,
 ) -> JudgeVerdict:
     """Record the answer of a judge; without a ranking the verdict fails.
 
     Idempotent: the first answer counts.
     """
+    renew_lease(tx, round)
     current = sql.VERDICTS.get(tx, verdict.id)
     if current.state is not VerdictState.PENDING:
         return current

@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from corral.db.transitions import transition
 from corral.db.tx import Tx
+from corral.domain.mail.model import is_person
 from corral.domain.races import sql
 from corral.domain.races.limits import validate_plan
 from corral.domain.races.model import (
@@ -70,7 +71,7 @@ def select(
 
 def _check_selection(tx: Tx, race: Race, round: Round, winner: Attempt, *, overrule: bool) -> None:
     """Raise Refused for an attempt that cannot win, IllegalMove for a round that has a winner."""
-    if overrule and tx.actor.startswith("agent:"):
+    if overrule and not is_person(tx.actor):
         raise Refused(
             "Only a person can overrule checks, judges and selections.",
             id=race.id,

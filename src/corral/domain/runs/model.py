@@ -271,6 +271,11 @@ class Diagnosis(NamedTuple):
     verb: str
     reason: str
 
+    @property
+    def may_leave_processes(self) -> bool:
+        """Whether processes of the run may still exist; a reboot has ended all of them."""
+        return self.verb != "interrupt"
+
 
 class RecoveryResult(msgspec.Struct, frozen=True):
     """The result of a recovery for one run."""

@@ -192,13 +192,16 @@ def finish(tx: Tx, id: str, *, exit_code: int) -> Run:
 def fail(tx: Tx, id: str, *, reason: str) -> Run:
     """Record that a queued run cannot be started, or that a recorded process failed.
 
+    A run that was being stopped ends as its stop demands, with the reason of the stop.
     Idempotent: a run that has ended is returned unchanged. A long reason is shortened. Raises
     Conflict when a supervisor has the run: its process may still run and must be stopped.
     """
     run = _lock_unsupervised(tx, id)
     if not run.is_live:
         return run
-    return _end(tx, run, "fail", ExitStatus(reason=_shorten_reason(reason)))
+    exit_status = ExitStatus(reason=_shorten_reason(reason))
+    verb = "fail" if run.stop_kind is None else outcome.end_verb(exit_status, run.stop_kind)
+    return _end(tx, run, verb, exit_status)
 
 
 def _shorten_reason(reason: str) -> str:
@@ -235,7 +238,8 @@ def end_orphaned(
     """End a run whose supervisor is gone, as a recovery has proven; raises Held otherwise.
 
     `survivors` are processes that could not be killed. With `may_have_survivors`, there may be some
-    that cannot be found. `output_bytes` defaults to the size at the last heartbeat.
+    that cannot be found. In both cases, and when the run was being stopped, `outcome.end_verb`
+    chooses the verb instead. `output_bytes` defaults to the size at the last heartbeat.
     """
     current = lock_fenced(tx, run)
     if not current.is_live:
@@ -243,7 +247,7 @@ def end_orphaned(
     exit_status = ExitStatus(
         reason=reason, survivors=survivors, may_have_survivors=may_have_survivors
     )
-    if current.stop_kind is not None or survivors:
+    if current.stop_kind is not None or survivors or may_have_survivors:
         verb = outcome.end_verb(exit_status, current.stop_kind)
     return _end(tx, current, verb, exit_status, output_bytes=output_bytes)
 

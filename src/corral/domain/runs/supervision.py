@@ -23,7 +23,7 @@ from corral.domain.runs.outcome import compute_backoff_ms, sanitize
 from corral.domain.runs.spec import SupervisedProcess
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import SECOND
-from corral.kernel.errors import Conflict, IllegalMove, Invalid, NoRoom, NotFound
+from corral.kernel.errors import Conflict, CorralError, IllegalMove, Invalid, NoRoom, NotFound
 from corral.kernel.exit_status import ExitStatus
 from corral.kernel.lease import lease_expiry, stale_fence_error
 from corral.kernel.money import check_micros
@@ -153,7 +153,9 @@ def heartbeat(
         cpu_ms=cpu_ms,
         peak_bytes=peak_bytes,
     )
-    return renewed if renewed is not None else _reject_stale(tx, run)
+    if renewed is None:
+        raise _stale_error(tx, run)
+    return renewed
 
 
 def take_over(tx: Tx, run: Run, *, owner: str, supervisor_pid: int, supervisor_token: str) -> Run:
@@ -169,18 +171,19 @@ def take_over(tx: Tx, run: Run, *, owner: str, supervisor_pid: int, supervisor_t
         until=_compute_lease_end(tx, None),
     )
     if taken is None:
-        return _reject_stale(tx, run)
+        raise _stale_error(tx, run)
     tx.emit(
         "run", "take_over", run.id, project_id=run.project_id, data={"supervisor": supervisor_pid}
     )
     return taken
 
 
-def _reject_stale(tx: Tx, run: Run) -> Run:
+def _stale_error(tx: Tx, run: Run) -> CorralError:
+    """Return the error of a supervisor whose write matched no row."""
     current = sql.RUNS.get(tx, run.id)
     if current.fence == run.fence:
-        raise Conflict(f"{run.id} is {current.state}.", id=run.id, state=current.state)
-    raise stale_fence_error(run.id, yours=run.fence, current=current.fence, owner=current.owner)
+        return Conflict(f"{run.id} is {current.state}.", id=run.id, state=current.state)
+    return stale_fence_error(run.id, yours=run.fence, current=current.fence, owner=current.owner)
 
 
 def set_attention(
@@ -200,7 +203,9 @@ def set_attention(
     )
     if changed is None:
         current = sql.RUNS.get(tx, run.id)
-        return current if current.fence == run.fence else _reject_stale(tx, run)
+        if current.fence != run.fence:
+            raise _stale_error(tx, run)
+        return current
     tx.emit(
         "run",
         "set_attention" if attention else "clear_attention",
@@ -248,7 +253,9 @@ def update_details(
         screen_rows=None if screen_rows is None else check_int(screen_rows, "The rows"),
         screen_columns=None if screen_columns is None else check_int(screen_columns, "The columns"),
     )
-    return updated if updated is not None else _reject_stale(tx, run)
+    if updated is None:
+        raise _stale_error(tx, run)
+    return updated
 
 
 def record_denials(tx: Tx, run: Run, counts: Mapping[str, int]) -> Run:

@@ -15,6 +15,8 @@ from corral.kernel.validation import MAX_NAME, check_text, convert, encode_json
 
 _SCOPE = re.compile(r"global|(?:project|agent):\S{1,200}")
 _SECRET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
+MAX_ITEMS = 100
+"""Entries of a setting that is a list."""
 REFERENCE_KINDS = ("env", "file", "cmd", "keyring")
 
 
@@ -145,10 +147,16 @@ def _check_value(name: str, value: Any) -> Any:
         ) from None
     low, high = definition.low, definition.high
     items = checked if isinstance(checked, list) else [checked]
+    if len(items) > MAX_ITEMS:
+        raise Invalid(
+            f"Invalid value of {name}: a list has at most {MAX_ITEMS} entries, not {len(items)}.",
+            name=name,
+            reason="too_many_entries",
+        )
     are_texts = all(isinstance(item, str) for item in items) and (items or not definition.default)
-    if are_texts and len(items) <= 100:
+    if are_texts:
         return checked
-    if not items or len(items) > 100 or any(not low <= number <= high for number in items):
+    if not items or any(not low <= number <= high for number in items):
         raise Invalid(
             f"Invalid value {_format(name, value)} of {name}: expected {_format(name, low)} to "
             f"{_format(name, high)}.",

@@ -10,7 +10,7 @@ from corral.db.bulk_transitions import create_many, transition_many
 from corral.db.statement import encode_rows
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
-from corral.domain.mail.model import agent_name_of, check_mailbox, check_priority
+from corral.domain.mail.model import agent_name_of, check_mailbox, check_priority, is_person
 from corral.domain.projects import ops as projects
 from corral.domain.settings import ops as settings
 from corral.domain.tasks import sql
@@ -26,7 +26,6 @@ from corral.domain.tasks.model import (
     TaskStatus,
     parse_tasks,
 )
-from corral.domain.tasks.permissions import resolve_actor
 from corral.domain.tasks.propagation import Blocker, make_blocker
 from corral.domain.tasks.templates import TEMPLATES, TaskTemplate
 from corral.kernel.errors import Conflict, Invalid, Refused
@@ -54,11 +53,11 @@ def declare(
     Each task has a `key` and optionally `title`, `role`, `description`, `files`, `depends_on` (keys
     of this call or of the project), `priority`, `check` and `agent`. `lead` is the mailbox that is
     notified about the tasks; by default the caller's. Raises Invalid for a cycle or an unknown
-    dependency, and Conflict for a key that is in use.
+    dependency, Conflict for a key that is in use, and Refused for a retired agent.
     """
     specs = parse_tasks(tasks if isinstance(tasks, dict) else [*tasks])
     project_id = projects.get(tx, project).id
-    actor = resolve_actor(tx, agent)
+    actor = agents.resolve_actor(tx, agent)
     graph = _validate(specs)
     _require_check_permission(tx, specs, project_id, actor)
     lead_mailbox = check_mailbox(lead) if lead else _get_mailbox(actor)
@@ -69,12 +68,14 @@ def declare(
         return []
     blockers = _find_blockers(order, graph, existing)
     ids = {task.key: tx.new_id("tsk") for task in specs}
+    assignees = dict.fromkeys(task.agent for task in specs if task.agent)
+    assignee_ids = {agent: agents.get_active(tx, agent).id for agent in assignees}
     open_counts = _count_open_dependencies(graph, existing)
     create_many(
         tx,
         sql.TASKS,
         [
-            _build_row(tx, task, ids[task.key])
+            _build_row(task, ids[task.key], assignee_ids)
             | {
                 "open_dependencies": open_counts[task.key],
                 "failed_dependencies": sum(key in blockers for key in graph[task.key]),
@@ -202,16 +203,16 @@ def _validate_fields(task: TaskSpec) -> None:
 def _require_check_permission(
     tx: Tx, specs: Sequence[TaskSpec], project_id: str, actor: str
 ) -> None:
-    """Refuse checks declared by an agent without permission.
+    """Refuse checks declared by an agent, or by a run without one, without permission.
 
     Corral runs a check with the permissions of the user that runs Corral, which can exceed those of
     the agent.
     """
-    name = agent_name_of(actor)
-    if name is None or not any(task.check for task in specs):
+    if is_person(actor) or not any(task.check for task in specs):
         return
+    name = agent_name_of(actor)
     is_allowed = settings.get_value(tx, "tasks.allow_agent_checks", project=project_id)
-    if not is_allowed and not agents.get(tx, name).admin:
+    if not is_allowed and not (name is not None and agents.get(tx, name).admin):
         raise Refused(
             "Agents may not declare checks in this project, because Corral itself runs them. Leave "
             "the check out, or ask a person to set tasks.allow_agent_checks.",
@@ -286,7 +287,7 @@ def _count_open_dependencies(
     }
 
 
-def _build_row(tx: Tx, task: TaskSpec, id: str) -> dict[str, Any]:
+def _build_row(task: TaskSpec, id: str, assignee_ids: dict[str, str]) -> dict[str, Any]:
     """Return the columns of a new task, except its dependency counts."""
     return {
         "id": id,
@@ -297,7 +298,7 @@ def _build_row(tx: Tx, task: TaskSpec, id: str) -> dict[str, Any]:
         "files": [check_path(path) for path in task.files],
         "priority": task.priority,
         "check_command": task.check,
-        "assignee_id": agents.get(tx, task.agent).id if task.agent else None,
+        "assignee_id": assignee_ids[task.agent] if task.agent else None,
     }
 
 

@@ -22,7 +22,6 @@ from corral.domain.tasks.graph_lock import lock_graph
 from corral.domain.tasks.model import Evidence, RunningTask, Task, TaskState, parse_evidence
 from corral.domain.tasks.notifications import notify
 from corral.domain.tasks.permissions import (
-    get_active_agent,
     require_claimant,
     require_claimant_or_lead,
 )
@@ -57,7 +56,7 @@ def claim(
     the agent's own role and without a role. A task that shares files with a running task is held
     back. Renew the lease with `renew`; with `run`, the heartbeats of the run renew it.
     """
-    claimant = get_active_agent(tx, agent)
+    claimant = agents.get_active(tx, agent)
     project_id = lock_graph(tx, projects.get(tx, project).id)
     until = _compute_lease_end(tx, project_id, lease_ms)
     for expired in tx.all(sql.EXPIRED, project=project_id, now=tx.now, limit=100):
@@ -75,7 +74,7 @@ def claim_started(tx: Tx, task: Task, agent: str, *, run: str, dir: str) -> Task
 
     The check of the task runs in `dir`, so only this internal path can set it.
     """
-    claimant = get_active_agent(tx, agent)
+    claimant = agents.get_active(tx, agent)
     until = _compute_lease_end(tx, lock_graph(tx, task.project_id), None)
     claimable = _require_claimable(tx, sql.TASKS.get(tx, task.id), claimant)
     return _claim(tx, claimable, claimant, until, run, dir)

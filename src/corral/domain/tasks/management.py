@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from corral.db.statement import encode_rows
 from corral.db.transitions import transition
 from corral.db.tx import Tx
+from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent
 from corral.domain.mail.model import check_priority
 from corral.domain.tasks import sql
 from corral.domain.tasks.graph import check_path
 from corral.domain.tasks.model import MAX_FILES, MAX_PATH, MAX_TITLE, WAITING, Task, TaskState
 from corral.domain.tasks.notifications import notify_stop
-from corral.domain.tasks.permissions import get_active_agent, require_lead
+from corral.domain.tasks.permissions import require_lead
 from corral.domain.tasks.propagation import apply_consequences, recount_dependencies
 from corral.domain.tasks.queries import find_in_project, with_dependencies
 from corral.kernel.errors import Conflict, Invalid
@@ -136,7 +137,7 @@ def reassign(tx: Tx, task: Task | str, to: str | None, *, agent: str | None = No
     rejects a late submission.
     """
     before = require_lead(tx, task, agent)
-    assignee = get_active_agent(tx, to) if to else None
+    assignee = agents.get_active(tx, to) if to else None
     if before.state in WAITING:
         return with_dependencies(tx, _assign_waiting(tx, before, assignee))
     if before.state in (TaskState.RUNNING, TaskState.SUBMITTED):

@@ -1,13 +1,13 @@
 """Who may manage, work on, approve and be given a task.
 
 Each `require_…` function locks the task's graph and returns the task as it is now, or raises
-Refused. People may do everything; the rules restrict agents.
+Refused. A person may do everything. An agent may do what the rules allow; any other actor, such as
+a run without an agent, may only manage the tasks that it declared.
 """
 
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
-from corral.domain.agents.model import Agent, AgentState
-from corral.domain.mail.model import agent_name_of
+from corral.domain.mail.model import agent_name_of, is_person
 from corral.domain.tasks.graph_lock import lock_task
 from corral.domain.tasks.model import Task
 from corral.kernel.errors import Refused
@@ -20,9 +20,11 @@ def require_lead(tx: Tx, task: Task | str, agent: str | None) -> Task:
     An agent may manage the tasks that it leads or declared; an admin agent may manage all.
     """
     locked = lock_task(tx, task)
-    actor = resolve_actor(tx, agent)
-    name = agent_name_of(actor)
-    if name is None or actor in (locked.lead, locked.created_by) or agents.get(tx, name).admin:
+    actor = agents.resolve_actor(tx, agent)
+    if is_person(actor) or actor in (locked.lead, locked.created_by):
+        return locked
+    name = _require_agent(locked, actor)
+    if agents.get(tx, name).admin:
         return locked
     lead = locked.lead or locked.created_by
     raise Refused(
@@ -38,7 +40,7 @@ def require_reviewer(tx: Tx, task: Task | str, agent: str | None) -> Task:
     Any caller may, except the agent that did the work.
     """
     locked = lock_task(tx, task)
-    actor = resolve_actor(tx, agent)
+    actor = agents.resolve_actor(tx, agent)
     if locked.agent_id is not None and actor == f"agent:{agents.get(tx, locked.agent_id).name}":
         raise Refused(
             f"{actor} did the work of {locked.id} and cannot review it. Ask another agent or a "
@@ -55,7 +57,7 @@ def require_claimant(tx: Tx, task: Task | str, agent: str | None, fence: int | N
     A valid fence does not let one agent act for another.
     """
     locked = _lock_with_fence(tx, task, fence)
-    _refuse_other_agents(tx, locked, resolve_actor(tx, agent))
+    _require_person_or_claimant(tx, locked, agents.resolve_actor(tx, agent))
     if locked.agent_id is None:
         raise Refused(
             f"{locked.id} is {locked.state} and not claimed. Claim it first.",
@@ -71,9 +73,9 @@ def require_claimant_or_lead(
 ) -> Task:
     """Return a task for its claimant, its lead or a person. Raises Held when the fence is stale."""
     locked = _lock_with_fence(tx, task, fence)
-    actor = resolve_actor(tx, agent)
+    actor = agents.resolve_actor(tx, agent)
     if actor != locked.lead:
-        _refuse_other_agents(tx, locked, actor)
+        _require_person_or_claimant(tx, locked, actor)
     return locked
 
 
@@ -87,10 +89,12 @@ def _lock_with_fence(tx: Tx, task: Task | str, fence: int | None) -> Task:
     return locked
 
 
-def _refuse_other_agents(tx: Tx, task: Task, actor: str) -> None:
-    """Raise Refused when the caller is an agent that has not claimed the task."""
-    name = agent_name_of(actor)
-    if name is None or task.agent_id == agents.get(tx, name).id:
+def _require_person_or_claimant(tx: Tx, task: Task, actor: str) -> None:
+    """Raise Refused unless the caller is a person or the agent that has claimed the task."""
+    if is_person(actor):
+        return
+    name = _require_agent(task, actor)
+    if task.agent_id == agents.get(tx, name).id:
         return
     status = str(task.state)
     if task.agent_id:
@@ -102,14 +106,15 @@ def _refuse_other_agents(tx: Tx, task: Task, actor: str) -> None:
     )
 
 
-def resolve_actor(tx: Tx, agent: str | None) -> str:
-    """Return the mailbox of the caller: the named agent, or else the actor of the transaction."""
-    return f"agent:{agents.get(tx, agent).name}" if agent else tx.actor
-
-
-def get_active_agent(tx: Tx, agent: str) -> Agent:
-    """Return an agent that may be given work. Raises Refused when it is retired."""
-    record = agents.get(tx, agent)
-    if record.state is not AgentState.ACTIVE:
-        raise Refused(f"{record.name} is retired. Restore it, or choose another.", id=record.id)
-    return record
+def _require_agent(task: Task, actor: str) -> str:
+    """Return the name of the agent that acts; raises Refused for any other actor."""
+    name = agent_name_of(actor)
+    if name is None:
+        raise Refused(
+            f"{actor} may not change {task.id}: it is neither a person nor an agent. Start the "
+            "run with an agent.",
+            id=task.id,
+            actor=actor,
+            reason="no_agent",
+        )
+    return name

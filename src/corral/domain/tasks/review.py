@@ -15,7 +15,7 @@ from corral.domain.tasks import sql
 from corral.domain.tasks.graph_lock import lock_task
 from corral.domain.tasks.model import CommandResult, Evidence, Task, TaskState
 from corral.domain.tasks.notifications import notify
-from corral.domain.tasks.permissions import require_reviewer, resolve_actor
+from corral.domain.tasks.permissions import require_reviewer
 from corral.domain.tasks.propagation import apply_consequences
 from corral.domain.tasks.queries import with_dependencies
 from corral.kernel.clock import MINUTE
@@ -40,7 +40,7 @@ def accept(tx: Tx, task: Task | str, *, note: str | None = None, agent: str | No
         sql.TASKS,
         "accept",
         reviewed.id,
-        event_data={"by": resolve_actor(tx, agent)} | ({"note": note} if note else {}),
+        event_data={"by": agents.resolve_actor(tx, agent)} | ({"note": note} if note else {}),
         ended_at=tx.now,
         reason=note,
     )
@@ -54,7 +54,7 @@ def reject(tx: Tx, task: Task | str, reason: str, *, agent: str | None = None) -
     """
     reason = check_text(reason, "The reason")
     reviewed = require_reviewer(tx, task, agent)
-    return with_dependencies(tx, _reject(tx, reviewed, reason, by=resolve_actor(tx, agent)))
+    return with_dependencies(tx, _reject(tx, reviewed, reason, by=agents.resolve_actor(tx, agent)))
 
 
 def _reject(

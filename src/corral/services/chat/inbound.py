@@ -16,11 +16,14 @@ from corral.domain.chat.channels import ops
 from corral.domain.chat.inbound import receive
 from corral.domain.chat.inbound.message import MAX_TEXT
 from corral.domain.chat.model import Message
-from corral.kernel.errors import Invalid, Refused
+from corral.kernel.errors import Conflict, CorralError, Invalid, NotFound, Refused
 from corral.services.chat.channels import get_channel, open_adapter
 
 if TYPE_CHECKING:
     from corral.db.database import Database
+
+_REJECTIONS = (Invalid, NotFound, Refused, Conflict)
+"""The errors of a single event; the channel and the store can still be used."""
 
 BATCH = 100
 """Events that are stored in one transaction; small, so that other writers are not blocked."""
@@ -106,13 +109,14 @@ def _receive_batch(
 ) -> list[Message]:
     """Store events and advance the cursor, in one transaction.
 
-    If one of the events is invalid, each is stored on its own, and the cursor after them.
+    If one of the events is rejected, each is stored on its own, and the cursor after them.
     """
     stored: list[Message] = []
     try:
         if events:
             return receive_events(database, channel, events, cursor=cursor)
-    except Invalid:
+    except _REJECTIONS as error:
+        _raise_if_removed(error)
         stored = _receive_one_by_one(database, channel, events)
     if cursor is not None:
         _set_cursor(database, channel, cursor)
@@ -126,9 +130,16 @@ def _receive_one_by_one(
     for event in events:
         try:
             stored.append(receive_event(database, channel, event))
-        except Invalid as error:
+        except _REJECTIONS as error:
+            _raise_if_removed(error)
             _record_unreadable(database, channel, event.event_id, error.message)
     return stored
+
+
+def _raise_if_removed(error: CorralError) -> None:
+    """Raise the error of a removed channel: it applies to all events, so none is skipped."""
+    if error.details.get("reason") == "channel_removed":
+        raise error
 
 
 def _record_unreadable(database: "Database", channel: str, event_id: str, reason: str) -> None:

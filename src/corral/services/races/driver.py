@@ -144,7 +144,7 @@ class RoundDriver:
 
     def _collect_verdicts(self, context: RoundContext) -> bool:
         """Record a verdict that arrives after the round was decided."""
-        return judge.collect_verdicts(self._database, context.round)
+        return judge.collect_verdicts(self._database, context)
 
     def _prepare_attempts(self, context: RoundContext) -> bool:
         return preparation.prepare_attempts(self._database, context)

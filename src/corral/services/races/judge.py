@@ -51,20 +51,22 @@ def advance(database: Database, context: RoundContext) -> JudgingStatus:
             _request_verdict(database, context, candidates, number)
         dispatch.start_queued(database)
         return JudgingStatus.CHANGED
-    if collect_verdicts(database, round):
+    if collect_verdicts(database, context):
         return JudgingStatus.CHANGED
     return JudgingStatus.WAITING if round.has_pending_verdict else JudgingStatus.DONE
 
 
-def collect_verdicts(database: Database, round: Round) -> bool:
+def collect_verdicts(database: Database, context: RoundContext) -> bool:
     """Record the answers of judges whose runs have ended; returns whether there were any.
 
     Deletes the diffs that these judges read. `cleanup.reclaim` deletes them after a crash.
     """
     is_changed = False
-    for verdict in round.verdicts:
-        if verdict.state is VerdictState.PENDING and _collect_verdict(database, verdict):
-            _delete_diffs(round, verdict.number)
+    for verdict in context.round.verdicts:
+        if verdict.state is not VerdictState.PENDING:
+            continue
+        if _collect_verdict(database, context.lease, verdict):
+            _delete_diffs(context.round, verdict.number)
             is_changed = True
     return is_changed
 
@@ -99,7 +101,6 @@ def _request_verdict(
     }
 
     def create(tx: Tx) -> JudgeVerdict:
-        round_steps.renew_lease(tx, context.lease)
         run = request.request_run(
             tx,
             request.RunRequest(
@@ -112,11 +113,11 @@ def _request_verdict(
                 timeout_ms=race.plan.timeout_ms,
             ),
         )
-        return round_steps.add_verdict(tx, round, run, **fields)
+        return round_steps.add_verdict(tx, context.lease, run, **fields)
 
     def create_failed(tx: Tx, reason: str) -> JudgeVerdict:
-        verdict = round_steps.add_verdict(tx, round, None, **fields)
-        return round_steps.record_verdict(tx, verdict, None, None, reason)
+        verdict = round_steps.add_verdict(tx, context.lease, None, **fields)
+        return round_steps.record_verdict(tx, context.lease, verdict, None, None, reason)
 
     try:
         database.write(create)
@@ -131,25 +132,27 @@ def _request_verdict(
 # -- the answer ----------------------------------------------------------------------------------
 
 
-def _collect_verdict(database: Database, verdict: JudgeVerdict) -> bool:
+def _collect_verdict(database: Database, lease: Round, verdict: JudgeVerdict) -> bool:
     """Record the answer of a judge if its run has ended; returns whether it has."""
-    run: Run | None = None
+
+    def record(run: Run | None, ranking: list[list[str]] | None, reason: str) -> bool:
+        database.write(
+            lambda tx: round_steps.record_verdict(tx, lease, verdict, run, ranking, reason)
+        )
+        return True
+
     try:
         assert verdict.run_id is not None
         run = refresh(database, get_run(database, verdict.run_id))
     except NotFound:
-        why = "the run of the judge was deleted"
-        database.write(lambda tx: round_steps.record_verdict(tx, verdict, None, None, why))
-        return True
+        return record(None, None, "the run of the judge was deleted")
     if run.is_live:
         return False
     if run.state is not RunState.COMPLETED:
-        why = f"the run {run.id} ended ({run.state}): {run.reason or run.exit_code}"
-        database.write(lambda tx: round_steps.record_verdict(tx, verdict, run, None, why))
-        return True
+        reason = f"the run {run.id} ended ({run.state}): {run.reason or run.exit_code}"
+        return record(run, None, reason)
     ranking, reason = parse_verdict(_read_answer(database, run), verdict.labels)
-    database.write(lambda tx: round_steps.record_verdict(tx, verdict, run, ranking, reason))
-    return True
+    return record(run, ranking, reason)
 
 
 def _read_answer(database: Database, run: Run) -> str:

@@ -268,7 +268,9 @@ def _kill_leftovers_and_end(
                 verb=diagnosis.verb,
                 reason=diagnosis.reason,
                 survivors=survivors,
-                may_have_survivors=not process_marks.is_supported(),
+                may_have_survivors=(
+                    diagnosis.may_leave_processes and not process_marks.is_supported()
+                ),
             ),
             repeatable=True,
         )

@@ -43,12 +43,21 @@ class WiringRules(NamedTuple):
     def to_columns(self) -> dict[str, Any]:
         """Return the columns of a wiring; raises Invalid for a wrong value."""
         trigger = check_choice(self.trigger, Trigger, "The trigger")
+        mode = check_choice(self.mode, SessionMode, "The session mode")
+        if (trigger, mode) == (Trigger.STICKY, SessionMode.AGENT):
+            raise Invalid(
+                "A sticky wiring follows one thread or chat, so it cannot use one session for all "
+                "chats. Use --session shared or thread.",
+                trigger=trigger,
+                mode=mode,
+                reason="sticky_needs_thread",
+            )
         return {
             "trigger": trigger,
             "pattern": check_pattern(trigger, self.pattern),
             "scope": check_choice(self.scope, WiringScope, "The scope"),
             "unmatched": check_choice(self.unmatched, UnmatchedPolicy, "The unmatched policy"),
-            "mode": check_choice(self.mode, SessionMode, "The session mode"),
+            "mode": mode,
             "priority": check_priority(self.priority),
         }
 
@@ -72,14 +81,6 @@ def create_wiring(
     if target is None and channel is None:
         raise Invalid("Give a place (--place), or a channel for all its places (--channel).")
     target_channel = _get_active_channel(tx, target.channel_id if target else str(channel))
-    if (rules.trigger, rules.mode) == (Trigger.STICKY, SessionMode.AGENT):
-        raise Invalid(
-            "A sticky wiring follows one thread or chat, so it cannot use one session for all "
-            "chats. Use --session shared or thread.",
-            trigger=rules.trigger,
-            mode=rules.mode,
-            reason="sticky_needs_thread",
-        )
     wiring = create_if_absent(
         tx,
         sql.WIRINGS,

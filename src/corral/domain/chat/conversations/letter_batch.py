@@ -111,14 +111,9 @@ def list_due_conversations(tx: Tx) -> list[Conversation]:
 def find_next_due(tx: Tx) -> int | None:
     """Return when the next letter of a session without a run becomes due; None if none will."""
     times = [
-        letter.due_at
-        for conversation in _iterate_idle(tx)
-        for letter in queries.list_waiting(
-            tx, mailbox=conversation.mailbox, limit=MAX_LETTERS
-        ).items
-        if letter.due_at > tx.now
+        queries.next_due_after_now(tx, conversation.mailbox) for conversation in _iterate_idle(tx)
     ]
-    return min(times, default=None)
+    return min((due_at for due_at in times if due_at is not None), default=None)
 
 
 def _iterate_idle(tx: Tx) -> Iterator[Conversation]:

@@ -29,6 +29,14 @@ def list_of_place(tx: Tx, place_id: str) -> list[Conversation]:
     return tx.all(sql.CONVERSATIONS_OF_PLACE, place_id=place_id, limit=MAX_OF_PLACE)
 
 
+def has_open_session(tx: Tx, conversation: Conversation) -> bool:
+    """Whether the session of a conversation is open; False when it was closed or deleted."""
+    try:
+        return sessions.get(tx, conversation.session_id).state is SessionState.OPEN
+    except NotFound:
+        return False
+
+
 def open_for_wiring(tx: Tx, wiring: Wiring, place: Place, thread: str | None) -> Conversation:
     """Return the conversation in which a wiring's agent gets messages of a place.
 
@@ -52,7 +60,7 @@ def open_for_place(
         title=place.display_name[:MAX_TITLE],
         reply_to=place.mailbox,
     )
-    return _redirect_letters(tx, closed, create_conversation(tx, session, key))
+    return _create_successor(tx, closed, session, key)
 
 
 def open_for_mail(tx: Tx, agent_id: str) -> Conversation:
@@ -61,7 +69,7 @@ def open_for_mail(tx: Tx, agent_id: str) -> Conversation:
     if current is not None:
         return current
     session = sessions.open_session(tx, agent_id, title="Letters of other agents")
-    return _redirect_letters(tx, closed, create_conversation(tx, session, MAIL_KEY))
+    return _create_successor(tx, closed, session, MAIL_KEY)
 
 
 def create_conversation(tx: Tx, session: Session, key: ConversationKey) -> Conversation:
@@ -87,7 +95,7 @@ def _find_open(
     conversation = tx.first(
         sql.CONVERSATION_BY_KEY, agent_id=agent_id, place_id=key.place_id, thread=key.thread
     )
-    if conversation is None or conversation.run_id or _is_session_open(tx, conversation.session_id):
+    if conversation is None or conversation.run_id or has_open_session(tx, conversation):
         return conversation, None
     tx.run(sql.DELETE_IDLE_CONVERSATION, session_id=conversation.session_id)
     # No loop claims the letters of a session without a conversation.
@@ -95,13 +103,13 @@ def _find_open(
     return None, conversation
 
 
-def _redirect_letters(
-    tx: Tx, closed: Conversation | None, conversation: Conversation
+def _create_successor(
+    tx: Tx, closed: Conversation | None, session: Session, key: ConversationKey
 ) -> Conversation:
-    """Redirect later letters for a closed session to the new conversation."""
+    """Create a conversation; later letters for the closed session are redirected to it."""
     if closed is not None:
-        sessions.set_successor(tx, closed.session_id, conversation.session_id)
-    return conversation
+        sessions.set_successor(tx, closed.session_id, session.id)
+    return create_conversation(tx, session, key)
 
 
 def _find_project(tx: Tx, wiring: Wiring) -> str | None:
@@ -110,10 +118,6 @@ def _find_project(tx: Tx, wiring: Wiring) -> str | None:
         return projects.get(tx, wiring.project_id).id if wiring.project_id else None
     except NotFound:
         return None
-
-
-def _is_session_open(tx: Tx, session_id: str) -> bool:
-    return sessions.get(tx, session_id).state is SessionState.OPEN
 
 
 def advance_ingested(tx: Tx, session: str, run_id: str, number: int) -> Conversation | None:

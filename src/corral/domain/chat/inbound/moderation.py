@@ -81,9 +81,10 @@ def _handle_command(
     name = parse_command(message.text)
     if message.kind is not MessageKind.TEXT or name not in commands.COMMANDS:
         return None
-    allowed, reply = commands.run_command(tx, name, inbound.place, message.thread, person)
-    _reply(tx, inbound, message, reply, "command")
-    return finish_held(tx, message, "release" if allowed else "reject", f"the command /{name}")
+    result = commands.run_command(tx, name, inbound.place, message.thread, person)
+    _reply(tx, inbound, message, result.reply, "command")
+    verb = "release" if result.is_allowed else "reject"
+    return finish_held(tx, message, verb, f"the command /{name}")
 
 
 def _reply(tx: Tx, inbound: InboundMessage, message: Message, text: str, what: str) -> None:
@@ -127,7 +128,12 @@ def _hold_for_agent(tx: Tx, inbound: InboundMessage, message: Message) -> Messag
     )
     if any(other.reason == NO_AGENT_YET for other in held):
         return held_message
-    names = [agent.name for agent in agents.list_agents(tx, limit=MAX_AGENT_OPTIONS).items]
+    # An imported agent may have a reserved name.
+    names = [
+        agent.name
+        for agent in agents.list_agents(tx, limit=MAX_AGENT_OPTIONS).items
+        if agent.name.lower() != NOBODY
+    ]
     if not names:
         return finish_held(tx, message, "dismiss", "no agent is wired to this place")
     text = (

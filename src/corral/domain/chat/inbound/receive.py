@@ -95,7 +95,11 @@ class _Batch:
             self.flush()
         event = self.cache.look_up(event_id, incoming.place, incoming.sender)
         if event.channel.state is not ChannelState.ACTIVE:
-            raise Refused(f"Channel {event.channel.name} was removed.", channel=event.channel.id)
+            raise Refused(
+                f"Channel {event.channel.name} was removed.",
+                channel=event.channel.id,
+                reason="channel_removed",
+            )
         if event.number is not None:
             self.flush()
             self._messages.append(queries.get_message(self._tx, f"msg_{event.number}"))
