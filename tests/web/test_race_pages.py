@@ -13,9 +13,11 @@ import pytest
 
 from corral.domain.races.model import Race
 from corral.kernel.errors import Refused
+from corral.kernel.redaction_policy import redaction_notice
 from corral.web import race_diffs, races
 from corral.web.race_actions import RACE_ACTIONS
 from corral.web.races import MAX_SCREENS, allowed_attempt_verbs, allowed_race_verbs
+from tests.support.fake_keys import KEY
 from tests.support.git_repositories import git
 from tests.support.http_server import HttpServer
 from tests.support.page_objects import PageClient, htmx_headers, iter_pages
@@ -182,6 +184,14 @@ def test_slow_action_is_answered_at_once_and_continues(
         if thread.name == "page action":
             thread.join(30)
     assert "it was refused late" in caplog.text
+
+
+def test_redaction_in_a_background_action_is_reported(race_pages: RacePages) -> None:
+    race = race_pages.race_factory.start("ada", "grace", host="elsewhere")
+    text = race_pages.submit_action("cancel", id=race.id, attempt="1.1", reason=f"was {KEY}")
+    attempt = race_pages.store.races.get(race.id).latest.attempts[0]
+    assert attempt.reason == "was [redacted]"
+    assert redaction_notice(["attempts.reason"]) in text
 
 
 def test_only_allowed_actions_are_offered(race_pages: RacePages) -> None:

@@ -11,8 +11,10 @@ import pytest
 from corral.adapters.providers.facts import UsageFact
 from corral.domain.tasks.model import TRANSITIONS, TaskState
 from corral.kernel.clock import HOUR
+from corral.kernel.redaction_policy import redaction_notice
 from corral.web.tasks import BOARD_COLUMNS, TASK_VERBS, list_task_actions
 from corral.web.team_actions import TEAM_ACTIONS
+from tests.support.fake_keys import KEY
 from tests.support.http_server import HttpServer
 from tests.support.page_objects import PageClient, htmx_headers, iter_pages
 from tests.support.run_factories import add_run
@@ -161,6 +163,14 @@ def test_team_action_error_is_shown(team_pages: TeamPages) -> None:
     team_pages.submit_rejected(
         "questions/answer", "refused:not_an_answerer", id=question.id, answer="x"
     )
+
+
+def test_redaction_is_reported_instead_of_a_redirect(team_pages: TeamPages) -> None:
+    response = team_pages.submit("groups/send", to="agent:grace", text=f"use {KEY}")
+    (group,) = team_pages.store.groups.list().items
+    assert "HX-Redirect" not in response.headers
+    assert redaction_notice(["posts.text"]) in unescape(response.text)
+    assert f'href="/groups/{group.id}"' in response.text
 
 
 # -- the board ------------------------------------------------------------------------------------

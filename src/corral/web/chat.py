@@ -156,7 +156,7 @@ def begin(request: PageRequest) -> Response:
         place = store.places.register(channel.name, platform_id, name=name, direct=True)
     if all(route.agent_id != agent.id for route in store.wirings.preview(place.id, "hello")):
         store.wirings.add(agent.id, place=place.id, project=scope.id if scope else None)
-    return request.success("", go=f"/chat/{place.id}")
+    return request.success("", redirect_to=f"/chat/{place.id}")
 
 
 def _channel(request: PageRequest) -> Channel:

@@ -124,18 +124,22 @@ class PageRequest:
             )
         return HTMLResponse(text)
 
-    def success(self, text: str, *, go: str | None = None) -> Response:
-        """Respond to an action: a notice, or a redirect to `go`. The page reloads itself."""
+    def success(self, text: str, *, redirect_to: str | None = None) -> Response:
+        """Respond to an action: a notice, or a redirect to `redirect_to`. The page reloads itself.
+
+        If a secret was redacted, the notice reports it, and links to the page instead of a redirect
+        to it: a redirect would discard the notice.
+        """
         if "hx-request" not in self.http.headers:
-            return RedirectResponse(go or self._referring_page(), status_code=303)
-        if go is not None:
-            return Response(headers={"HX-Redirect": go})
+            return RedirectResponse(redirect_to or self._referring_page(), status_code=303)
         if self.redacted:
             text = f"{text} {redaction_notice(self.redacted)}".lstrip()
+        elif redirect_to is not None:
+            return Response(headers={"HX-Redirect": redirect_to})
         if not text:  # the reloaded page shows the change
             return Response(headers={"HX-Reswap": "none", "HX-Trigger": "corral:done"})
         with render.render_time(self.store.now()):
-            body = render.render("notice.html", None, {"text": text})
+            body = render.render("notice.html", None, {"text": text, "link": redirect_to})
         headers = {"HX-Retarget": "#notices", "HX-Reswap": "beforeend", "HX-Trigger": "corral:done"}
         return HTMLResponse(body, headers=headers)
 
