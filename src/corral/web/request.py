@@ -18,7 +18,7 @@ from corral.web import render
 from corral.web.forms import Form, read_form
 
 THEMES = ("light", "dark")
-SELECTED_PREFIX = "pick:"
+SELECTED_PREFIX = "select:"
 """The names of checkboxes that select items: this prefix and an id."""
 
 

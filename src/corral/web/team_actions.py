@@ -21,7 +21,7 @@ def add_task(request: PageRequest) -> Response:
         role=request.field("role"),
         description=request.field("description"),
         files=_split_list(request, "files"),
-        depends_on=_split_list(request, "needs"),
+        depends_on=_split_list(request, "depends_on"),
     )
     return request.success(f"Task {task.key} created ({task.state}).")
 
