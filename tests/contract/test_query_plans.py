@@ -423,7 +423,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"projects_pkey", "races_by_project"},
     ),
     "races, the rounds that go on": (
-        lambda c: c.internal.races._open_rounds("h"),
+        lambda c: c._database.read(lambda tx: round_steps.list_active_rounds(tx, "h")),
         {"rounds_needing_driver"},
     ),
     "races, whether an attempt waits for a run": (
