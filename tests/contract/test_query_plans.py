@@ -42,6 +42,7 @@ from corral.domain.runs import ops as runs
 from corral.domain.runs.model import Attention, ResourceSample
 from corral.domain.sandbox_bridge import ops as sandbox_bridge
 from corral.domain.search import ops as search
+from corral.domain.tasks import review
 from corral.kernel.clock import ManualClock
 from corral.kernel.exit_status import ExitStatus
 from corral.kernel.pagination import encode_cursor
@@ -423,7 +424,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"projects_pkey", "races_by_project"},
     ),
     "races, the rounds that go on": (
-        lambda c: c.internal.races._open_rounds("h"),
+        lambda c: c._database.read(lambda tx: round_steps.list_active_rounds(tx, "h")),
         {"rounds_needing_driver"},
     ),
     "races, whether an attempt waits for a run": (
@@ -450,7 +451,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "tasks.next_lease_end": (lambda c: c.tasks.next_lease_end(), {"tasks_by_lease"}),
     "tasks, the next check": (
-        lambda c: c.internal.tasks.begin_next_check(),
+        lambda c: c._database.write(review.begin_next_check),
         {"tasks_to_check", "tasks_pkey", "settings_pkey"},
     ),
     "delegations.list": (lambda c: c.delegations.list(), {"delegations_active"}),

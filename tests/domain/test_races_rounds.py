@@ -10,7 +10,8 @@ from corral.adapters import process
 from corral.api import Corral
 from corral.db.statement import Statement
 from corral.db.tx import Tx
-from corral.domain.races import ops, round_steps
+from corral.domain.races import attempts as attempt_ops
+from corral.domain.races import ops, round_steps, selection
 from corral.domain.races.model import (
     Attempt,
     AttemptSpec,
@@ -159,17 +160,29 @@ def test_round_without_passing_attempt_fails_and_can_be_overruled(
     with pytest.raises(Refused, match=f"No attempt passed.*race retry {race.id}"):
         store.races.merge(race.id)
     with pytest.raises(Refused, check=because("checks_failed")):
-        store.races._select(race.id, "1")
+        _select(store, race.id, "1")
     with pytest.raises(IllegalMove):
         store._database.write(lambda tx: _select_verb(tx, race.latest.id))
     for actor in ("agent:ada", "run:run_1", "check"):
         with pytest.raises(Refused, check=because("person_required")):
-            store.as_actor(actor).races._select(race.id, "1", overrule=True)
-    race = store.races._select(race.id, "1", overrule=True, reason="the check is wrong")
+            _select(store.as_actor(actor), race.id, "1", overrule=True)
+    race = _select(store, race.id, "1", overrule=True, reason="the check is wrong")
     assert (race.latest.state, race.latest.winner_id) == ("completed", attempts(race)[0].id)
     assert attempts(race)[0].state == "completed", (
         "winning does not change the state of the attempt"
     )
+
+
+def _select(store: Corral, race: str, attempt: str | None = None, **options: Any) -> Race:
+    return store._database.write(lambda tx: selection.select(tx, race, attempt, **options))
+
+
+def _abandon(store: Corral, race: str, **options: Any) -> Race:
+    return store._database.write(lambda tx: ops.abandon(tx, race, **options))
+
+
+def _cancel(store: Corral, race: str, attempt: str) -> Attempt:
+    return store._database.write(lambda tx: attempt_ops.cancel(tx, race, attempt))
 
 
 def _select_verb(tx: Tx, id: str) -> None:
@@ -187,13 +200,13 @@ def test_second_selection_needs_overrule_and_both_are_recorded(
     for attempt in attempts(race):
         end_attempt(store, round_lease, attempt, 0)
     race = close_round(store, race, round_lease)
-    store.races._select(race.id, "1")
+    _select(store, race.id, "1")
     with pytest.raises(IllegalMove, match=r"has a winner.*race next.*--overrule") as caught:
-        store.races._select(race.id, "2")
+        _select(store, race.id, "2")
     assert "overrule" in caught.value.details["allowed"]
     with pytest.raises(NotFound, match=r"No attempt matches .*in round 1"):
-        store.races._select(race.id, "9")
-    race = store.races._select(race.id, "2", overrule=True, reason="second review")
+        _select(store, race.id, "9")
+    race = _select(store, race.id, "2", overrule=True, reason="second review")
     assert race.latest.winner_id == attempts(race)[1].id
     assert [selection.verb for selection in race.latest.selections] == ["select", "overrule"]
 
@@ -215,7 +228,7 @@ def test_next_round_needs_a_winner_and_may_start_from_an_earlier_round(
     for attempt in attempts(race):
         end_attempt(store, round_lease, attempt)
     close_round(store, race, round_lease)
-    store.races._select(race.id, "2")
+    _select(store, race.id, "2")
     second_round = next_round(prompt="better").latest
     assert (second_round.number, second_round.prompt, second_round.base_commit) == (
         2,
@@ -224,10 +237,10 @@ def test_next_round_needs_a_winner_and_may_start_from_an_earlier_round(
     )
     with pytest.raises(Conflict, check=because("round_open")):
         next_round(from_round=1)
-    store.races._abandon(race.id, round=2)
+    _abandon(store, race.id, round=2)
     third_round = next_round(from_round=1).latest
     assert (third_round.number, third_round.parent_id) == (3, race.latest.id)
-    store.races._abandon(race.id)
+    _abandon(store, race.id)
     with pytest.raises(Refused, check=because("no_winner")):
         next_round(from_round=9)
     assert next_round().state == "active", "an abandoned race can be continued"
@@ -320,12 +333,12 @@ def test_abandoning_cancels_open_attempts(store: Corral, tmp_path: Path) -> None
     race = start_race(store, tmp_path)
     round_lease = acquire_round(store, race)
     start_run(store, round_lease, attempts(race)[0])
-    race = store.races._abandon(race.id, reason="not needed")
+    race = _abandon(store, race.id, reason="not needed")
     assert (race.state, race.latest.state) == ("abandoned", "abandoned")
     assert states(race) == ["cancelled", "cancelled"]
     assert race.latest.needs_driver, "its driver must stop the runs"
     with pytest.raises(IllegalMove):
-        store.races._abandon(race.id)
+        _abandon(store, race.id)
 
 
 def test_budget_is_shared_between_rounds_and_stops_them_when_spent(
@@ -372,7 +385,7 @@ def test_invalid_plan_is_rejected(
 def test_unknown_attempt_raises_not_found(store: Corral, tmp_path: Path, name: str) -> None:
     race = start_race(store, tmp_path)
     with pytest.raises(NotFound, check=because("unknown_attempt")):
-        store.races._cancel(race.id, name)
+        _cancel(store, race.id, name)
 
 
 def test_win_rates_have_confidence_intervals(store: Corral, tmp_path: Path) -> None:
@@ -381,7 +394,7 @@ def test_win_rates_have_confidence_intervals(store: Corral, tmp_path: Path) -> N
     for attempt in attempts(race):
         end_attempt(store, round_lease, attempt, 0)
     close_round(store, race, round_lease)
-    store.races._select(race.id, None)
+    _select(store, race.id, None)
     (row,) = store.races.win_rates()
     assert (row.key, row.attempts, row.passed, row.wins, row.win_rate) == ("ada", 2, 2, 1, 0.5)
     assert 0 < row.low < 0.5 < row.high < 1
@@ -396,7 +409,7 @@ def test_retention_deletes_old_races_without_worktrees(
 ) -> None:
 
     race = start_race(store, tmp_path)
-    store.races._abandon(race.id)
+    _abandon(store, race.id)
     clock.advance(400 * 24 * 60 * MINUTE)
     store.db.prune()
     assert store.races.get(race.id).id == race.id, "a race with worktrees is kept"

@@ -6,6 +6,7 @@ import pytest
 
 import corral
 from corral.api import Corral
+from corral.domain.tasks import review
 from corral.domain.tasks.model import CommandResult, Task
 from corral.kernel.clock import DAY, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
@@ -19,6 +20,10 @@ def claim(store: Corral, project: str, agent: str = "ada", **options: object) ->
     task = store.tasks.claim(project, agent, **options)
     assert task is not None
     return task
+
+
+def _conclude(store: Corral, task: Task, result: CommandResult) -> Task:
+    return store._database.write(lambda tx: review.conclude_check(tx, task, result))
 
 
 # -- claims ------------------------------------------------------------------------------------
@@ -440,31 +445,28 @@ def test_check_runs_once_and_again_after_a_crash(
 ) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "true"})
     store.tasks.submit(claim(store, project), "done")
-    check = store.internal.tasks.begin_next_check()
+    check = store._database.write(review.begin_next_check)
     assert check is not None
-    assert store.internal.tasks.begin_next_check() is None
+    assert store._database.write(review.begin_next_check) is None
     with raises_without_change(store, Conflict):
         store.tasks.check("A")
     clock.advance(DAY)
     assert store.tasks.check_next() is not None
     assert board(store, project) == {"A": "done"}
     with unchanged(store):
-        assert store.internal.tasks.conclude_check(check, CommandResult("true", 1)).state == "done"
+        assert _conclude(store, check, CommandResult("true", 1)).state == "done"
     assert store.tasks.check_next() is None
 
 
 def test_stale_check_result_is_ignored(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "true"})
     store.tasks.submit(claim(store, project), "done")
-    check = store.internal.tasks.begin_next_check()
+    check = store._database.write(review.begin_next_check)
     assert check is not None
     store.tasks.reject("A", "rejected by a person")
     store.tasks.submit(claim(store, project), "second result")
     with unchanged(store):
-        assert (
-            store.internal.tasks.conclude_check(check, CommandResult("true", 0)).state
-            == "submitted"
-        )
+        assert _conclude(store, check, CommandResult("true", 0)).state == "submitted"
 
 
 def test_task_without_a_check_is_not_checked(store: Corral, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 import corral
 from corral.api import Corral
-from corral.api.wait import MIN_SLEEP
 from corral.db import store_clock
 from corral.db.store_clock import CONFIRMED_AFTER
 from corral.domain.mail import ops as mail
@@ -17,6 +16,7 @@ from corral.domain.mail.model import LetterDraft
 from corral.kernel.clock import HOUR, MINUTE, SECOND, ManualClock, SystemClock
 from corral.kernel.errors import Conflict
 from corral.services import mail as mail_service
+from corral.services.wait import MIN_SLEEP
 from tests.support.processes import Child
 
 T = TypeVar("T")

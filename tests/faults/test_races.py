@@ -15,11 +15,12 @@ import pytest
 import corral
 from corral.adapters import process, sandbox
 from corral.api import Corral
-from corral.api.races import MIN_INTERVAL, Races
 from corral.db.database import Database
 from corral.domain.runs import dispatch
 from corral.domain.runs.model import Run
 from corral.errors import Conflict, Refused
+from corral.services.races import progress
+from corral.services.races.progress import MIN_INTERVAL
 from corral.services.runs import dispatch as starter
 from tests.support.errors import because
 from tests.support.full_disk import fill
@@ -90,9 +91,9 @@ def test_waiting_for_a_race_does_not_spin(
     live_store: Corral, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`advance` writes to the store; the waiting loop must not be woken by its own commits."""
-    advance, calls = Races.advance, []
+    advance, calls = progress.advance_race, []
     monkeypatch.setattr(
-        Races, "advance", lambda races, race: calls.append(1) or advance(races, race)
+        progress, "advance_race", lambda *arguments: calls.append(1) or advance(*arguments)
     )
     monkeypatch.setattr(starter, "start_queued", lambda database: [])
     race = live_store.races.start("Do it", agents="ada", project=str(repository))
@@ -256,7 +257,7 @@ def test_full_disk_leaves_a_consistent_race(
     (repository / "large").write_bytes(os.urandom(200_000))
     git(repository, "add", "-A")
     git(repository, "commit", "-qm", "large")
-    monkeypatch.setattr("corral.api.races.races_folder", lambda: small_disk / "races")
+    monkeypatch.setattr("corral.services.races.rounds.races_folder", lambda: small_disk / "races")
     fill(small_disk / "ballast")
     race = live_store.races.start("Do it", agents="ada", project=str(repository))
     assert (race.latest.state, states(race)) == ("failed", ["failed"])

@@ -5,10 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from corral.api import events
-from corral.api import wait as api_wait
 from corral.db import wakeups
 from corral.db.notifications import NotifyListener
-from corral.services import mail
+from corral.services import mail, wait
 from corral.services.locks import acquisition
 
 HOUR = 3_600.0
@@ -40,7 +39,7 @@ def disable_safety_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         wakeups, "CHECK_DELAYS", wakeups.CHECK_DELAYS + wakeups.CHECK_DELAYS[-1:] * 100_000
     )
-    for module in (events, acquisition, mail, api_wait):
+    for module in (events, mail, wait):
         monkeypatch.setattr(module, "MAX_SLEEP", HOUR)
     # The slow poll keeps a position in the lock queue alive.
     monkeypatch.setattr(acquisition, "POSITION_MS", int(HOUR * 1_000))

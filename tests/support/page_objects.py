@@ -19,6 +19,11 @@ def htmx_headers(target: str) -> dict[str, str]:
     return {"HX-Request": "true", "HX-Target": f"div#{target}"}
 
 
+def collapse_spaces(html: str) -> str:
+    """Return HTML with runs of white space as one space, as a browser shows it."""
+    return re.sub(r"\s+", " ", html)
+
+
 def iter_pages(client: httpx.Client, path: str, link: str = NEXT) -> Iterator[str]:
     """Yield the text of each page of a list, following the next links."""
     while path:
@@ -72,4 +77,4 @@ class PageClient:
 
     def decoded_html(self, path: str) -> str:
         """Return the HTML of a page with entities decoded and spaces collapsed."""
-        return re.sub(r"\s+", " ", unescape(self.html(path)))
+        return unescape(collapse_spaces(self.html(path)))

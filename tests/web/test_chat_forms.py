@@ -32,7 +32,7 @@ def test_uploaded_file_is_private_and_returned_unchanged(chat_pages: ChatPages) 
     data = bytes(range(256)) * 8
     page = {"id": place_id, "text": "look at this", "after": ""}
     for _ in range(2):  # sent twice from one state of the page
-        chat_pages.submit("chat/say", {"file": ("../../<b>plan</b>.pdf", data)}, **page)
+        chat_pages.submit("chat/send", {"file": ("../../<b>plan</b>.pdf", data)}, **page)
     (message,) = chat_pages.store.messages.list(place=place_id).items
     (file,) = list_files(message)
     path = Path(file["path"])
@@ -55,9 +55,9 @@ def test_uploaded_file_is_private_and_returned_unchanged(chat_pages: ChatPages) 
 
 def test_files_alone_are_sent_and_an_empty_message_is_not(chat_pages: ChatPages) -> None:
     place_id = chat_pages.start_conversation()
-    chat_pages.submit("chat/say", {"file": ("a.txt", b"x")}, id=place_id, text=" ", after="")
+    chat_pages.submit("chat/send", {"file": ("a.txt", b"x")}, id=place_id, text=" ", after="")
     chat_pages.submit_rejected(
-        "chat/say", "invalid", "is required", {"file": ("", b"")}, id=place_id, text=" ", after=""
+        "chat/send", "invalid", "is required", {"file": ("", b"")}, id=place_id, text=" ", after=""
     )
     (message,) = chat_pages.store.messages.list(place=place_id).items
     assert (message.state, message.text) == ("routed", "")
@@ -66,19 +66,19 @@ def test_files_alone_are_sent_and_an_empty_message_is_not(chat_pages: ChatPages)
 def test_oversized_file_is_reported_as_not_stored(chat_pages: ChatPages) -> None:
     place_id = chat_pages.start_conversation()
     chat_pages.store.settings.set("chat.max_file_bytes", 10)
-    chat_pages.submit("chat/say", {"file": ("big", b"x" * 11)}, id=place_id, text="see", after="")
+    chat_pages.submit("chat/send", {"file": ("big", b"x" * 11)}, id=place_id, text="see", after="")
     assert "not stored: it is larger than 10 bytes" in chat_pages.decoded_html(f"/chat/{place_id}")
     (message,) = chat_pages.store.messages.list(place=place_id).items
     answer = chat_pages.client.get(f"/messaging/messages/{message.id}/files/1")
     assert (answer.status_code, "was not stored" in answer.text) == (404, True)
     large = {"file": ("huge", b"x" * (11 << 20))}
-    assert chat_pages.post("chat/say", large, id=place_id, text="see", after="").status_code == 413
+    assert chat_pages.post("chat/send", large, id=place_id, text="see", after="").status_code == 413
 
 
 @pytest.mark.parametrize("number", ["0", "2", "-1", "x", "²", "9" * 30])
 def test_missing_file_is_not_found(chat_pages: ChatPages, number: str) -> None:
     place_id = chat_pages.start_conversation()
-    chat_pages.submit("chat/say", {"file": ("a.txt", b"x")}, id=place_id, text="", after="")
+    chat_pages.submit("chat/send", {"file": ("a.txt", b"x")}, id=place_id, text="", after="")
     (message,) = chat_pages.store.messages.list(place=place_id).items
     assert (
         chat_pages.client.get(f"/messaging/messages/{message.id}/files/{number}").status_code == 404
@@ -87,7 +87,7 @@ def test_missing_file_is_not_found(chat_pages: ChatPages, number: str) -> None:
 
 def test_only_stored_files_are_served(chat_pages: ChatPages, tmp_path: Path) -> None:
     place_id = chat_pages.start_conversation()
-    chat_pages.submit("chat/say", {"file": ("a.txt", b"mine")}, id=place_id, text="", after="")
+    chat_pages.submit("chat/send", {"file": ("a.txt", b"mine")}, id=place_id, text="", after="")
     (message,) = chat_pages.store.messages.list(place=place_id).items
     path = Path(list_files(message)[0]["path"])
     other_file = tmp_path / "elsewhere"
@@ -106,7 +106,7 @@ def test_only_stored_files_are_served(chat_pages: ChatPages, tmp_path: Path) -> 
 def test_read_only_token_uploads_no_file(chat_pages: ChatPages) -> None:
     place_id = chat_pages.start_conversation()
     with chat_pages.http_server.client(create_read_token(chat_pages)) as reader:
-        answer = reader.post("/do/chat/say", data={"id": place_id}, files={"file": ("a", b"x")})
+        answer = reader.post("/do/chat/send", data={"id": place_id}, files={"file": ("a", b"x")})
     assert answer.status_code == 403
 
 
@@ -116,7 +116,7 @@ def test_read_only_token_uploads_no_file(chat_pages: ChatPages) -> None:
 def request_secret(chat_pages: ChatPages, name: str = "mail-token") -> tuple[str, str]:
     """Request a secret as an agent in a chat; return the place and the question."""
     place_id = chat_pages.start_conversation()
-    chat_pages.submit("chat/say", id=place_id, text="read my mails", after="")
+    chat_pages.submit("chat/send", id=place_id, text="read my mails", after="")
     chat_pages.store.internal.chat.start_turns()
     run = chat_pages.runner.begin()
     request = chat_pages.store.host_requests.ask(

@@ -31,7 +31,7 @@ class ChatPages(PageClient):
 
     def start_conversation(self, **fields: str) -> str:
         """Start a conversation with ada; return the id of its place."""
-        response = self.submit("chat/begin", agent=self.store.agents.get("ada").id, **fields)
+        response = self.submit("chat/start", agent=self.store.agents.get("ada").id, **fields)
         return response.headers["HX-Redirect"].rpartition("/")[2]
 
     def receive(self, text: str, sender: str = "mallory", place: str = "room") -> Message:
@@ -66,7 +66,7 @@ def test_every_chat_action_does_what_its_button_says(
 ) -> None:
     submit, store = chat_pages.submit, chat_pages.store
     place_id = chat_pages.start_conversation()
-    submit("chat/say", id=place_id, text="hello", after="")
+    submit("chat/send", id=place_id, text="hello", after="")
     assert [item.state for item in store.messages.list(place=place_id).items] == ["routed"]
 
     store.internal.chat.start_turns()
@@ -138,12 +138,12 @@ def test_chat_error_is_shown_beside_its_form(chat_pages: ChatPages) -> None:
     place_id = chat_pages.start_conversation()
     chat_pages.receive("x")
     room_id = chat_pages.store.places.get("quay/room").id
-    chat_pages.submit_rejected("chat/begin", "not_found:unknown_agent", agent="unknown")
-    chat_pages.submit_rejected("chat/say", "invalid", "is required", id=place_id, text="  ")
+    chat_pages.submit_rejected("chat/start", "not_found:unknown_agent", agent="unknown")
+    chat_pages.submit_rejected("chat/send", "invalid", "is required", id=place_id, text="  ")
     chat_pages.submit_rejected(
-        "chat/say", "invalid", "belongs to channel", id=room_id, text="to another channel"
+        "chat/send", "invalid", "belongs to channel", id=room_id, text="to another channel"
     )
-    chat_pages.submit_rejected("chat/say", "not_found", "plc_zzz", id="plc_zzz", text="x")
+    chat_pages.submit_rejected("chat/send", "not_found", "plc_zzz", id="plc_zzz", text="x")
     chat_pages.submit_rejected(
         "wirings/add", "invalid", "Choose a chat", agent="ada", where="moon", trigger="always"
     )
@@ -181,10 +181,10 @@ def test_conversation_starts_once_and_a_repeated_message_is_sent_once(
     place_id = chat_pages.start_conversation()
     assert chat_pages.start_conversation() == place_id
     for _ in range(2):  # a double click, or a retry of the browser
-        chat_pages.submit("chat/say", id=place_id, text="hello", after="")
+        chat_pages.submit("chat/send", id=place_id, text="hello", after="")
     (message,) = chat_pages.store.messages.list(place=place_id).items
-    chat_pages.submit("chat/say", id=place_id, text="hello", after=message.id)
-    chat_pages.submit("chat/say", id=place_id, text="hello?", after=message.id)
+    chat_pages.submit("chat/send", id=place_id, text="hello", after=message.id)
+    chat_pages.submit("chat/send", id=place_id, text="hello?", after=message.id)
     assert [item.text for item in chat_pages.store.messages.list(place=place_id).items] == [
         "hello?",
         "hello",
@@ -202,7 +202,7 @@ def test_conversation_starts_once_and_a_repeated_message_is_sent_once(
 
 def test_conversation_shows_replies_edits_reactions_and_states(chat_pages: ChatPages) -> None:
     store, place_id = chat_pages.store, chat_pages.start_conversation()
-    chat_pages.submit("chat/say", id=place_id, text="how are you?", after="")
+    chat_pages.submit("chat/send", id=place_id, text="how are you?", after="")
     chat_pages.reply("quite fine")
     (answer, _) = store.messages.list(place=place_id).items
     assert answer.state == "sent"
@@ -254,7 +254,7 @@ def test_files_are_shown_by_name_in_both_directions(chat_pages: ChatPages, tmp_p
 
 def test_conversation_is_unchanged_under_another_daemon(chat_pages: ChatPages) -> None:
     place_id = chat_pages.start_conversation()
-    chat_pages.submit("chat/say", id=place_id, text="are you still there?", after="")
+    chat_pages.submit("chat/send", id=place_id, text="are you still there?", after="")
     chat_pages.store.tokens.revoke("tests")  # the new daemon creates its own
     with (
         run_http_server(chat_pages.store, pages=routes(), error_page=error_page) as second_server,
@@ -267,7 +267,7 @@ def test_conversation_is_unchanged_under_another_daemon(chat_pages: ChatPages) -
 
 def test_command_and_scrolled_back_reader_are_served(chat_pages: ChatPages) -> None:
     place_id = chat_pages.start_conversation()
-    chat_pages.submit("chat/say", id=place_id, text="/help", after="")
+    chat_pages.submit("chat/send", id=place_id, text="/help", after="")
     chat_pages.deliver()
     assert "/status" in chat_pages.decoded_html(f"/chat/{place_id}")
     for n in range(60):
@@ -285,7 +285,7 @@ def test_question_card_is_answered_once_and_shows_its_outcome(
     chat_pages: ChatPages, clock: ManualClock
 ) -> None:
     store, place_id = chat_pages.store, chat_pages.start_conversation()
-    chat_pages.submit("chat/say", id=place_id, text="go", after="")
+    chat_pages.submit("chat/send", id=place_id, text="go", after="")
     store.internal.chat.start_turns()
     run = chat_pages.runner.begin()
     question = store.questions.ask(
@@ -308,7 +308,7 @@ def test_question_card_is_answered_once_and_shows_its_outcome(
 
 def test_read_only_token_sees_the_conversation_without_a_form(chat_pages: ChatPages) -> None:
     place_id = chat_pages.start_conversation()
-    chat_pages.submit("chat/say", id=place_id, text="hello", after="")
+    chat_pages.submit("chat/send", id=place_id, text="hello", after="")
     chat_pages.receive("let me in")
     read_token = chat_pages.store.tokens.create("reader", scope="read").value
     with chat_pages.http_server.client(read_token) as client:
@@ -326,7 +326,7 @@ def test_read_only_token_sees_the_conversation_without_a_form(chat_pages: ChatPa
     with chat_pages.http_server.client(agent_token) as client:
         for path in ("/chat", f"/chat/{place_id}", "/messaging", "/messaging/held"):
             assert client.get(path).status_code == 403, path
-        response = client.post("/do/chat/say", data={"id": place_id, "text": "as a person"})
+        response = client.post("/do/chat/send", data={"id": place_id, "text": "as a person"})
         assert response.status_code == 403
     assert len(chat_pages.store.messages.list(place=place_id).items) == 1
 
@@ -353,7 +353,7 @@ def test_stranger_is_admitted_and_held_messages_are_routed(chat_pages: ChatPages
 
 def test_message_links_to_its_session_and_its_letter(chat_pages: ChatPages) -> None:
     place_id = chat_pages.start_conversation()
-    chat_pages.submit("chat/say", id=place_id, text="how are you?", after="")
+    chat_pages.submit("chat/send", id=place_id, text="how are you?", after="")
     chat_pages.reply("fine")
     (answer, result) = chat_pages.store.messages.list(place=place_id).items
     (route,) = result.routes

@@ -249,7 +249,7 @@ def test_queued_run_has_not_started_and_says_what_it_waits_for(http_server: Http
     with http_server.client() as client:
         row = client.get("/runs").text.partition(f'<tr id="{run.id}">')[2].partition("</tr>")[0]
         page = client.get(f"/runs/{run.id}").text
-    assert f'data-label="started"><span class="none">{render.UNKNOWN}</span>' in row
+    assert f'data-label="started"><span class="muted">{render.UNKNOWN}</span>' in row
     assert "a slot on any node with big, gpu" in page
     assert f"<dt>Input tokens</dt><dd>{render.UNKNOWN}</dd>" in page, (
         "an unknown value is not shown as zero"
@@ -589,5 +589,5 @@ def test_comment_of_an_accepted_task_is_not_shown_as_an_error(
     fail(store, project, "B", "no way")
     with http_server.client() as client:
         page = client.get(f"/board?project={project}").text
-    assert '<small class="why good">well done</small>' in page
-    assert '<small class="why bad">no way</small>' in page
+    assert '<small class="detail good">well done</small>' in page
+    assert '<small class="detail bad">no way</small>' in page

@@ -13,12 +13,14 @@ import pytest
 
 from corral.domain.races.model import Race
 from corral.kernel.errors import Refused
+from corral.kernel.redaction_policy import redaction_notice
 from corral.web import race_diffs, races
 from corral.web.race_actions import RACE_ACTIONS
 from corral.web.races import MAX_SCREENS, allowed_attempt_verbs, allowed_race_verbs
+from tests.support.fake_keys import KEY
 from tests.support.git_repositories import git
 from tests.support.http_server import HttpServer
-from tests.support.page_objects import PageClient, htmx_headers, iter_pages
+from tests.support.page_objects import PageClient, collapse_spaces, htmx_headers, iter_pages
 from tests.support.race_factory import BAD, RaceFactory
 from tests.support.sample_store import HOSTILE
 
@@ -76,7 +78,7 @@ def test_every_race_action_does_what_its_button_says(race_pages: RacePages) -> N
         current.attempts[0].id,
         ["select", "overrule"],
     )
-    assert "Graft kept" in submit("graft", id=race.id, attempt="1.2", **{"pick:grace": "on"})
+    assert "Graft kept" in submit("graft", id=race.id, attempt="1.2", **{"select:grace": "on"})
     (graft,) = store.races.get(race.id).latest.grafts
     assert (graft.kept, graft.files) == (True, ["grace"])
     assert "Merged" in submit("merge", id=race.id, into="main")
@@ -138,7 +140,7 @@ def test_race_action_error_is_shown(race_pages: RacePages) -> None:
     submit_rejected("select", "not_found", "No race has the id", id="rac_zzz", attempt="1")
     submit_rejected("select", "invalid", "The attempt is required", id=race.id)
     submit_rejected("graft", "invalid", "Select the files", id=race.id, attempt="2")
-    submit_rejected("graft", "refused:no_winner", id=race.id, attempt="2", **{"pick:made": "on"})
+    submit_rejected("graft", "refused:no_winner", id=race.id, attempt="2", **{"select:made": "on"})
     submit_rejected("next", "conflict:round_open", id=race.id)
     submit_rejected(
         "next", "invalid", "Invalid number for the round", id=race.id, **{"from": "first"}
@@ -154,7 +156,7 @@ def test_race_action_error_is_shown(race_pages: RacePages) -> None:
     race_pages.store.races.select(race.id, "1")
     submit_rejected("select", "illegal_move:already_decided", id=race.id, attempt="1")
     submit_rejected(
-        "graft", "refused", "is the winner", id=race.id, attempt="1", **{"pick:made": "on"}
+        "graft", "refused", "is the winner", id=race.id, attempt="1", **{"select:made": "on"}
     )
     submit_rejected("merge", "refused:unknown_branch", id=race.id, into="nowhere")
 
@@ -174,7 +176,7 @@ def test_slow_action_is_answered_at_once_and_continues(
     monkeypatch.setattr("corral.services.races.winner.graft", graft)
     monkeypatch.setattr("corral.web.background.WAIT_SECONDS", 0.05)
     assert "Still running" in race_pages.submit_action(
-        "graft", id=race.id, attempt="2", **{"pick:grace": "on"}
+        "graft", id=race.id, attempt="2", **{"select:grace": "on"}
     )
     assert started.wait(30)
     release.set()
@@ -182,6 +184,14 @@ def test_slow_action_is_answered_at_once_and_continues(
         if thread.name == "page action":
             thread.join(30)
     assert "it was refused late" in caplog.text
+
+
+def test_redaction_in_a_background_action_is_reported(race_pages: RacePages) -> None:
+    race = race_pages.race_factory.start("ada", "grace", host="elsewhere")
+    text = race_pages.submit_action("cancel", id=race.id, attempt="1.1", reason=f"was {KEY}")
+    attempt = race_pages.store.races.get(race.id).latest.attempts[0]
+    assert attempt.reason == "was [redacted]"
+    assert redaction_notice(["attempts.reason"]) in text
 
 
 def test_only_allowed_actions_are_offered(race_pages: RacePages) -> None:
@@ -268,10 +278,10 @@ def test_part_of_a_race_shows_the_requested_round(
     assert "<html" not in part
     assert "Round 2</h2>" in part
     assert "linus" in part
-    assert "based on 1.2, winner of" in part
+    assert "based on 1.2, winner of" in collapse_spaces(part)
     first = race_pages.client.get(f"/races/{race.id}?round=1", headers=htmx_headers("live")).text
     assert "Round 1</h2>" in first
-    assert "won by 1.2, selected by user:tester: shorter" in unescape(first)
+    assert "won by 1.2, selected by user:tester: shorter" in unescape(collapse_spaces(first))
     assert f"/races/{race.id}/screens?round=1" in first
     assert "every 4s" in part
     assert "every 4s" not in first
@@ -325,12 +335,12 @@ def test_agent_text_in_diffs_and_races_is_never_markup(race_pages: RacePages) ->
 
 def test_attempts_are_compared_with_their_base_and_each_other(race_pages: RacePages) -> None:
     race = race_pages.create_passed_race("ada", "grace")
-    single = race_pages.html(f"/races/{race.id}/diff?one=1.1&file=app.py")
+    single = race_pages.decoded_html(f"/races/{race.id}/diff?one=1.1&file=app.py")
     assert "Changes of attempt 1.1: 2 files" in single
     assert "<del>two</del>" in single
     assert "<ins>ada</ins>" in single
     assert "Graft" not in single
-    both = race_pages.html(f"/races/{race.id}/diff?one=1.1&other=1.2&file=app.py")
+    both = race_pages.decoded_html(f"/races/{race.id}/diff?one=1.1&other=1.2&file=app.py")
     assert "Attempt 1.1 compared with 1.2: 3 files" in both
     assert "<del>ada</del>" in both
     assert "<ins>grace</ins>" in both
@@ -397,7 +407,7 @@ def test_win_rates_are_shown_with_bounds_and_cost(race_pages: RacePages) -> None
 
 def test_race_waiting_for_a_person_is_on_the_overview(race_pages: RacePages) -> None:
     race = race_pages.create_passed_race("ada", "grace")
-    text = unescape(race_pages.html("/"))
+    text = race_pages.decoded_html("/")
     assert "2 of 2 attempts passed; select the winner" in text
     assert f'href="/races/{race.id}"' in text
     race_pages.store.races.select(race.id, "1")
@@ -451,7 +461,7 @@ def parse_events(lines: Iterator[str]) -> Iterator[tuple[str, str, str]]:
         elif line.startswith("data:"):
             run, _, data = line[5:].strip().partition(" ")
             yield name, run, b64decode(data).decode() if data else ""
-            if name == "all_over":
+            if name == "end_of_round":
                 return
 
 
@@ -472,11 +482,11 @@ def test_terminals_of_a_round_share_one_stream(
     with race_pages.client.stream("GET", f"/races/{race.id}/screens") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         events = [*parse_events(answer.iter_lines())]
-    assert events[-1][0] == "all_over"
+    assert events[-1][0] == "end_of_round"
     first_events = [(name, text) for name, run, text in events if run == runs[0]]
     assert first_events[0] == ("begin", "")
     assert "I was here" in json.dumps(first_events)
-    assert first_events[-1] == ("over", "")
+    assert first_events[-1] == ("end", "")
     name, _, reason = [event for event in events if event[1] == runs[1]][-1]
-    assert name == "over"
+    assert name == "end"
     assert runs[1] in reason

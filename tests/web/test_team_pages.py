@@ -11,8 +11,10 @@ import pytest
 from corral.adapters.providers.facts import UsageFact
 from corral.domain.tasks.model import TRANSITIONS, TaskState
 from corral.kernel.clock import HOUR
+from corral.kernel.redaction_policy import redaction_notice
 from corral.web.tasks import BOARD_COLUMNS, TASK_VERBS, list_task_actions
 from corral.web.team_actions import TEAM_ACTIONS
+from tests.support.fake_keys import KEY
 from tests.support.http_server import HttpServer
 from tests.support.page_objects import PageClient, htmx_headers, iter_pages
 from tests.support.run_factories import add_run
@@ -51,7 +53,7 @@ def test_every_team_action_does_what_its_button_says(team_pages: TeamPages) -> N
     submit, store, project = team_pages.submit, team_pages.store, team_pages.project
 
     submit("tasks/add", project=project, key="a", title="First", files="src, docs")
-    submit("tasks/add", project=project, key="b", title="Then", needs="a", role="builder")
+    submit("tasks/add", project=project, key="b", title="Then", depends_on="a", role="builder")
     task = store.tasks.get("b")
     assert (task.state, task.depends_on, task.role) == ("pending", ["a"], "builder")
     task_id = store.tasks.get("a").id
@@ -145,7 +147,13 @@ def test_team_action_error_is_shown(team_pages: TeamPages) -> None:
         "tasks/add", "invalid", "is required", project=team_pages.project, key="", title="x"
     )
     team_pages.submit_rejected(
-        "tasks/add", "invalid", "b", project=team_pages.project, key="b", title="x", needs="nowhere"
+        "tasks/add",
+        "invalid",
+        "b",
+        project=team_pages.project,
+        key="b",
+        title="x",
+        depends_on="nowhere",
     )
     team_pages.submit_rejected("groups/post", "not_found", "No open group", id="nowhere", text="x")
     team_pages.submit_rejected("groups/send", "invalid", "mailbox", to="unknown", text="x")
@@ -161,6 +169,14 @@ def test_team_action_error_is_shown(team_pages: TeamPages) -> None:
     team_pages.submit_rejected(
         "questions/answer", "refused:not_an_answerer", id=question.id, answer="x"
     )
+
+
+def test_redaction_is_reported_instead_of_a_redirect(team_pages: TeamPages) -> None:
+    response = team_pages.submit("groups/send", to="agent:grace", text=f"use {KEY}")
+    (group,) = team_pages.store.groups.list().items
+    assert "HX-Redirect" not in response.headers
+    assert redaction_notice(["posts.text"]) in unescape(response.text)
+    assert f'href="/groups/{group.id}"' in response.text
 
 
 # -- the board ------------------------------------------------------------------------------------
@@ -261,7 +277,7 @@ def test_submitted_task_is_reviewed_from_the_overview(team_pages: TeamPages) -> 
         check = "true" if key == "checked" else None
         team_pages.store.tasks.add(team_pages.project, key, f"Task {key}", check=check)
         team_pages.submit_task(key)
-    text = team_pages.client.get("/").text
+    text = team_pages.decoded_html("/")
     assert "Task mine" in text
     assert "mine submitted by grace" in text
     assert "Task checked" not in text
@@ -289,15 +305,15 @@ def test_several_decisions_are_reviewed_all_or_none(team_pages: TeamPages) -> No
     record = team_pages.store.decisions.record
     ids = [record(f"Go {n}", confirm=True, author="agent:ada").id for n in range(3)]
     text = team_pages.client.get("/inbox").text
-    assert all(f'name="pick:{id}"' in text for id in ids)
+    assert all(f'name="select:{id}"' in text for id in ids)
     team_pages.submit_rejected("decisions/review", "invalid", "Select", verdict="confirm")
     rejected = team_pages.store.decisions.reject(ids[0]).id
-    picked = {f"pick:{id}": "on" for id in ids}
+    picked = {f"select:{id}": "on" for id in ids}
     team_pages.submit_rejected(
         "decisions/review", "conflict:too_late", rejected, verdict="confirm", **picked
     )
     assert team_pages.store.decisions.get(ids[1]).state == "proposed"
-    del picked[f"pick:{rejected}"]
+    del picked[f"select:{rejected}"]
     result = team_pages.submit("decisions/review", verdict="confirm", reason="all fine", **picked)
     assert "2 decisions" in result.text
     for id in ids[1:]:
@@ -306,7 +322,7 @@ def test_several_decisions_are_reviewed_all_or_none(team_pages: TeamPages) -> No
     for name in ("bob", "eve"):
         record("Whose?", confirm=True, author="agent:ada", answerers=[f"user:{name}"])
     mixed = {
-        f"pick:{item.id}": "on" for item in team_pages.store.decisions.list(proposed=True).items
+        f"select:{item.id}": "on" for item in team_pages.store.decisions.list(proposed=True).items
     }
     team_pages.submit_rejected(
         "decisions/review", "invalid", "different people", verdict="confirm", **mixed

@@ -7,7 +7,6 @@ from corral.adapters.channels.contract import IncomingEvent
 from corral.api import agent_rules as rules
 from corral.api.operation import Resource, operation, read, write
 from corral.api.policy import USES_FILES, USES_SECRETS
-from corral.api.wait import poll_until
 from corral.domain.chat import queries
 from corral.domain.chat.channels import destinations, ops, people, places, wirings
 from corral.domain.chat.conversations import long_running
@@ -16,6 +15,7 @@ from corral.domain.chat.inbound import receive as inbound_receive
 from corral.domain.chat.model import Message, NextLetters
 from corral.domain.chat.outbound import attachments, queue
 from corral.services.chat.model import ChannelHealth
+from corral.services.wait import wait_until
 
 if TYPE_CHECKING:
     from corral.adapters.channels.contract import AcceptedRequest, ChannelAdapter, StoredFile
@@ -172,8 +172,10 @@ class Messages(Resource):
         batch = self._next(run, after=after, answer=answer)
         if batch is not None or wait_ms <= 0:
             return batch
-        return poll_until(
-            self._database, lambda: self._next(run) if self._has_next(run) else None, wait_ms
+        return wait_until(
+            self._database,
+            lambda: self._next(run) if self._has_next(run) else None,
+            timeout_ms=wait_ms,
         )
 
     @operation(local=USES_FILES, people_only=True)

@@ -7,7 +7,7 @@ from corral.api.operation import Resource, operation, read
 from corral.api.policy import USES_FILES
 from corral.domain.locks import queries
 from corral.domain.locks.model import Lock, LockConflict
-from corral.services.locks import project_paths
+from corral.services.locks import edit_lease, project_paths
 from corral.services.locks.project_paths import ProjectPath
 
 
@@ -58,13 +58,4 @@ class Guard(Resource):
 
         Returns None when the setting is off. Raises Held when another owner has the lock.
         """
-        ttl_ms = self._database.read(
-            lambda tx: queries.get_edit_lease_ms(tx, project, agent), mode="one"
-        )
-        if not ttl_ms:
-            return None
-        from corral.services.locks.acquisition import acquire
-
-        return acquire(
-            self._database, project, path, agent, ttl_ms=ttl_ms, run=run, reason="an edit"
-        )
+        return edit_lease.acquire_for_edit(self._database, project, path, agent, run=run)

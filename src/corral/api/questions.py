@@ -2,9 +2,9 @@
 
 from corral.api import agent_rules as rules
 from corral.api.operation import Resource, operation, read, write
-from corral.api.wait import wait_until_ended
 from corral.domain.questions import ops
 from corral.domain.questions.model import Question
+from corral.services.wait import wait_until_ended
 
 
 class Questions(Resource):

@@ -1,22 +1,15 @@
 """Operations of `store.tasks` and `store.delegations`."""
 
 import builtins
-import os
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from corral.api import agent_rules as rules
-from corral.api.internal.tasks import InternalTasks
 from corral.api.operation import Resource, operation, read, write
 from corral.api.policy import USES_FILES
 from corral.domain.delegations import ops as delegations
-from corral.domain.projects import ops as projects
-from corral.domain.settings import ops as settings
 from corral.domain.tasks import declare as tasks_declare
 from corral.domain.tasks import delegation, lifecycle, management, queries, retention, review
-from corral.domain.tasks.model import CommandResult, Task
-from corral.kernel.errors import Refused
-from corral.services.identity import check_environment
+from corral.domain.tasks.model import Task
 
 if TYPE_CHECKING:
     from corral.services.tasks.cleanup import TaskLeftover
@@ -92,7 +85,9 @@ class Tasks(Resource):
 
         Raises Refused when the directory of the task is not on this machine.
         """
-        return self._check(self._checks.begin_check(task))
+        from corral.services.tasks import checks
+
+        return checks.check(self._database, task)
 
     @operation()
     def check_next(self) -> Task | None:
@@ -100,43 +95,9 @@ class Tasks(Resource):
 
         A check whose directory is not on this machine is left to other machines for a while.
         """
-        while (begun := self._checks.begin_next_check()) is not None:
-            try:
-                return self._check(begun)
-            except Refused:
-                continue
-        return None
+        from corral.services.tasks import checks
 
-    @cached_property
-    def _checks(self) -> InternalTasks:
-        """The steps of a check: a process inside a run must not conclude one by itself."""
-        return InternalTasks(self._database)
-
-    def _check(self, task: Task) -> Task:
-        from corral.adapters.checks import run_check
-
-        dir, timeout_ms = self._database.read(
-            lambda tx: (
-                task.dir or projects.get(tx, task.project_id).dir,
-                int(settings.get_value(tx, "tasks.check_timeout_ms", project=task.project_id)),
-            )
-        )
-        if not os.path.isdir(dir):
-            raise Refused(
-                f"{task.id} was done in {dir}, which is not on this machine. Check it there.",
-                id=task.id,
-                dir=dir,
-            )
-        assert task.check_command is not None
-        ended = run_check(
-            task.check_command,
-            dir,
-            timeout_ms=timeout_ms,
-            environment={"CORRAL_TASK": task.id} | check_environment(self._database),
-        )
-        return self._checks.conclude_check(
-            task, CommandResult(task.check_command, ended.exit_code, ended.output)
-        )
+        return checks.check_next(self._database)
 
 
 class Delegations(Resource):

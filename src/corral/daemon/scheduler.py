@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from corral.adapters import process
 from corral.api import Corral
-from corral.api.wait import MIN_SLEEP
 from corral.daemon.loop import BaseLoop, seconds_until
 from corral.domain.mail.model import Letter
+from corral.services.wait import MIN_SLEEP
 
 MAX_SLEEP = 30.0  # in case a wake-up is lost
 

@@ -100,7 +100,7 @@ class ApiRouter:
         """Perform a waiting operation in slices of POLL_MS. `name` is the argument with the time.
 
         Between slices it checks for a shutdown and for a disconnected client: nothing may be
-        claimed for a client that cannot receive it. `poll_until` in `api/wait.py` is the wait
+        claimed for a client that cannot receive it. `wait_until` in `services/wait.py` is the wait
         within a slice.
         """
         arguments = request.arguments

@@ -93,7 +93,7 @@ class ToolCall:
     def wait_slices(self, seconds: int) -> Iterator[int]:
         """Yield slices of the wait in milliseconds until it is over or the call is cancelled.
 
-        The operation waits within a slice: see `api/wait.py`.
+        The operation waits within a slice: see `services/wait.py`.
         """
         deadline = time.monotonic() + min(seconds, MAX_WAIT_SECONDS)
         while True:

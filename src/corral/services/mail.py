@@ -1,15 +1,14 @@
 """Claims of letters from a mailbox, including the wait for the next one."""
 
-import time
 from typing import TYPE_CHECKING
 
 from corral.domain.mail import ops, queries
 from corral.domain.mail.model import Letter, is_ordered
+from corral.services.wait import MAX_SLEEP, wait_until
 
 if TYPE_CHECKING:
     from corral.db.database import Database
 
-MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
 MIN_SLEEP = 0.001
 MIN_DUE_SLEEP = 0.005
 """Shortest sleep before a letter is due: the clock of a store may stand still for a moment."""
@@ -82,18 +81,19 @@ def _end_undeliverable(database: "Database", claimed: list[Letter]) -> list[Lett
 def _claim_waiting(
     database: "Database", mailbox: str, owner: str, limit: int, lease_ms: int, wait_ms: int
 ) -> list[Letter]:
-    deadline = time.monotonic() + wait_ms / 1_000
     pause = MIN_SLEEP
-    with database.listener() as listener:
-        while True:
-            letters = claim(database, mailbox, owner=owner, limit=limit, lease_ms=lease_ms)
-            left = deadline - time.monotonic()
-            if letters or left <= 0:
-                return letters
-            due = next_due(database, mailbox)
-            until = MAX_SLEEP if due is None else (due - database.clock.now()) / 1_000
-            # A due letter that was not claimed became due this moment, or is queued behind a
-            # claimed letter: retry soon, then with exponential back-off.
-            pause = min(pause * 2, MAX_SLEEP) if until <= 0 else max(until, MIN_DUE_SLEEP)
-            if listener.wait(min(pause, left, MAX_SLEEP)):
-                pause = MIN_SLEEP
+
+    def claim_now() -> list[Letter] | None:
+        return claim(database, mailbox, owner=owner, limit=limit, lease_ms=lease_ms) or None
+
+    def until_due(is_woken: bool) -> float:
+        nonlocal pause
+        due = next_due(database, mailbox)
+        left = MAX_SLEEP if due is None else (due - database.clock.now()) / 1_000
+        # A due letter that was not claimed became due this moment, or is queued behind a
+        # claimed letter: retry soon, then with exponential back-off.
+        before = MIN_SLEEP if is_woken else pause
+        pause = min(before * 2, MAX_SLEEP) if left <= 0 else max(left, MIN_DUE_SLEEP)
+        return pause
+
+    return wait_until(database, claim_now, timeout_ms=wait_ms, next_pause=until_due) or []

@@ -48,7 +48,7 @@ def start_run(request: PageRequest) -> Response:
         budget_micros=parse_usd(budget) if budget else None,
         timeout_ms=parse_duration(timeout) if timeout else None,
     )
-    return request.success("Run queued.", go=f"/runs/{run.id}")
+    return request.success("Run queued.", redirect_to=f"/runs/{run.id}")
 
 
 def stop_run(request: PageRequest) -> Response:
@@ -60,7 +60,7 @@ def resume_run(request: PageRequest) -> Response:
     run = request.store.runs.resume(
         request.require("id", "The run"), prompt=request.field("prompt")
     )
-    return request.success("Run resumed.", go=f"/runs/{run.id}")
+    return request.success("Run resumed.", redirect_to=f"/runs/{run.id}")
 
 
 def send_to_run(request: PageRequest) -> Response:
@@ -192,7 +192,10 @@ ACTIONS: dict[str, PageHandler] = {
     "runs/resume": resume_run,
     "runs/send": send_to_run,
     "runs/delete": simple_action(
-        lambda store: store.runs.delete, "run", lambda run: f"Run {run.id} deleted.", go="/runs"
+        lambda store: store.runs.delete,
+        "run",
+        lambda run: f"Run {run.id} deleted.",
+        redirect_to="/runs",
     ),
     "mail/put": put_letter,
     "mail/resend": simple_action(

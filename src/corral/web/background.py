@@ -25,15 +25,18 @@ def run_with_deadline(
     """Run `act` on a thread and respond with its result.
 
     After WAIT_SECONDS respond that the action continues in the background; the page shows its
-    result when it is there. Errors before that are raised, later ones are logged.
+    result when it is there. Errors before that are raised, later ones are logged. A response
+    reports the secrets that were redacted until then.
     """
     future: Future[T] = Future()
 
     def work() -> None:
-        try:
-            future.set_result(act())
-        except BaseException as error:  # raised again by future.result()
-            future.set_exception(error)
+        # Redactions are reported per thread, so the handler's own block does not cover this one.
+        with request.store.report_redactions(request.redacted.extend):
+            try:
+                future.set_result(act())
+            except BaseException as error:  # raised again by future.result()
+                future.set_exception(error)
 
     threading.Thread(target=work, name="page action", daemon=True).start()
     try:

@@ -132,7 +132,7 @@ CHANNEL_ACTIONS: dict[str, PageHandler] = {
         lambda store: store.channels.remove,
         "channel",
         lambda channel: f"Channel {channel.name} removed.",
-        go="/messaging/channels",
+        redirect_to="/messaging/channels",
     ),
     "places/policy": set_policy,
     "places/block": simple_action(

@@ -141,7 +141,7 @@ def _question(request: PageRequest, message: Message) -> Question | None:
 # -- actions --------------------------------------------------------------------------------------
 
 
-def begin(request: PageRequest) -> Response:
+def start_chat(request: PageRequest) -> Response:
     """Start a conversation with an agent, or open the existing one."""
     store = request.store
     agent = store.agents.get(request.require("agent", "The agent"))
@@ -156,7 +156,7 @@ def begin(request: PageRequest) -> Response:
         place = store.places.register(channel.name, platform_id, name=name, direct=True)
     if all(route.agent_id != agent.id for route in store.wirings.preview(place.id, "hello")):
         store.wirings.add(agent.id, place=place.id, project=scope.id if scope else None)
-    return request.success("", go=f"/chat/{place.id}")
+    return request.success("", redirect_to=f"/chat/{place.id}")
 
 
 def _channel(request: PageRequest) -> Channel:
@@ -168,7 +168,7 @@ def _channel(request: PageRequest) -> Channel:
     return store.channels.add(NAME, KIND, policy="strict")
 
 
-def say(request: PageRequest) -> Response:
+def send_message(request: PageRequest) -> Response:
     """Send a message. A form that is submitted twice sends it once."""
     place = _place(request, request.require("id", "The conversation"))
     files = request.uploads
@@ -212,4 +212,8 @@ def _user(request: PageRequest) -> str:
     return request.user.removeprefix("user:")
 
 
-CHAT_ACTIONS: dict[str, PageHandler] = {"chat/begin": begin, "chat/say": say, "chat/answer": answer}
+CHAT_ACTIONS: dict[str, PageHandler] = {
+    "chat/start": start_chat,
+    "chat/send": send_message,
+    "chat/answer": answer,
+}

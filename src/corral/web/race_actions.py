@@ -41,7 +41,7 @@ def start_race(request: PageRequest) -> Response:
             judge=request.field("judge"),
             budget_micros=parse_usd(budget) if budget else None,
         ),
-        lambda race: request.success("Race started.", go=_race_url(race)),
+        lambda race: request.success("Race started.", redirect_to=_race_url(race)),
     )
 
 
@@ -83,7 +83,9 @@ def next_round(request: PageRequest) -> Response:
             from_round=from_round,
             budget_micros=parse_usd(budget) if budget else None,
         ),
-        lambda race: request.success(f"Round {race.latest.number} started.", go=_race_url(race)),
+        lambda race: request.success(
+            f"Round {race.latest.number} started.", redirect_to=_race_url(race)
+        ),
     )
 
 

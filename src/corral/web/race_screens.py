@@ -1,7 +1,7 @@
 """The terminals of a round's attempts in one stream: browsers limit connections per server.
 
 The events are those of a single run (see `terminal.py`), with the run's id before the data. `begin`
-precedes the events of a run, also after a reconnect; `all_over` ends the stream of the round.
+precedes the events of a run, also after a reconnect; `end_of_round` ends the stream of the round.
 """
 
 import threading
@@ -64,10 +64,10 @@ class _RoundScreens:
                 run, event = self._queue.get(timeout=POLL_SECONDS)
             except Empty:
                 if not (may_start_more or self._active):
-                    yield b"event: all_over\ndata:\n\n"
+                    yield b"event: end_of_round\ndata:\n\n"
                     return
                 continue
-            self._active -= event.name == "over"
+            self._active -= event.name == "end"
             yield b"event: %s\ndata: %s %s\n\n" % (event.name.encode(), run.encode(), event.data)
 
     def _start_readers(self) -> bool:

@@ -20,7 +20,8 @@ from corral import __version__
 from corral.domain.chat.model import CHAT_MAILBOX, format_asker
 from corral.domain.chat.outbound.cards import asks_for_secret
 from corral.domain.mail.model import summarize_body
-from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
+from corral.kernel import display_time
+from corral.kernel.clock import SECOND
 from corral.kernel.display_text import escape_unprintable
 from corral.kernel.money import MICROS_PER_USD, format_usd
 from corral.web.navigation import NAVIGATION
@@ -224,7 +225,7 @@ def format_span(ms: int | None) -> str:
         return UNKNOWN
     if ms < SECOND:
         return f"{max(ms, 0)} ms"
-    units = [("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND)]
+    units = display_time.UNITS
     for (unit, factor), smaller in zip(units, [*units[1:], None], strict=True):
         if ms >= factor:
             rest = ms % factor // smaller[1] if smaller else 0
@@ -233,13 +234,8 @@ def format_span(ms: int | None) -> str:
 
 
 def format_age(ms: int) -> str:
-    """Format a time relative to now, in its largest unit: 5 m ago, in 2 h."""
-    distance = _now.get() - ms
-    for unit, factor in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND)):
-        if abs(distance) >= factor:
-            text = f"{abs(distance) // factor} {unit}"
-            return f"{text} ago" if distance > 0 else f"in {text}"
-    return "now"
+    """Format a time relative to the time of the page, in its largest unit: 5 m ago, in 2 h."""
+    return display_time.format_age(ms, _now.get(), space=" ")
 
 
 def format_utc(ms: int) -> str:

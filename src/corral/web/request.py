@@ -18,24 +18,22 @@ from corral.web import render
 from corral.web.forms import Form, read_form
 
 THEMES = ("light", "dark")
-SELECTED_PREFIX = "pick:"
+SELECTED_PREFIX = "select:"
 """The names of checkboxes that select items: this prefix and an id."""
 
 
 class PageRequest:
     """A request as the functions of pages and actions see it."""
 
-    def __init__(self, http: Request, form: Form) -> None:
+    def __init__(self, http: Request, form: Form, *, cursor: str = "") -> None:
         self.http = http
         self.store: Corral = http.state.store
         self.token: TokenIdentity = http.state.who
         self._form = form
         self.redacted: list[str] = []
         """The fields from which secrets were removed in what this request wrote."""
-        self.cursor = ""
+        self.cursor = cursor
         """The newest event before the page was rendered: the browser follows the feed from here."""
-        if http.method == "GET" and self.fragment is None:
-            self.cursor = self.store.events.newest(limit=1).next or ""
 
     @property
     def can_write(self) -> bool:
@@ -50,9 +48,7 @@ class PageRequest:
     @property
     def fragment(self) -> str | None:
         """The id of the element that htmx reloads; None for the whole page."""
-        if "hx-request" not in self.http.headers:
-            return None
-        return self.http.headers.get("hx-target", "").partition("#")[2] or None
+        return find_fragment(self.http)
 
     @property
     def url(self) -> str:
@@ -124,18 +120,22 @@ class PageRequest:
             )
         return HTMLResponse(text)
 
-    def success(self, text: str, *, go: str | None = None) -> Response:
-        """Respond to an action: a notice, or a redirect to `go`. The page reloads itself."""
+    def success(self, text: str, *, redirect_to: str | None = None) -> Response:
+        """Respond to an action: a notice, or a redirect to `redirect_to`. The page reloads itself.
+
+        If a secret was redacted, the notice reports it, and links to the page instead of a redirect
+        to it: a redirect would discard the notice.
+        """
         if "hx-request" not in self.http.headers:
-            return RedirectResponse(go or self._referring_page(), status_code=303)
-        if go is not None:
-            return Response(headers={"HX-Redirect": go})
+            return RedirectResponse(redirect_to or self._referring_page(), status_code=303)
         if self.redacted:
             text = f"{text} {redaction_notice(self.redacted)}".lstrip()
+        elif redirect_to is not None:
+            return Response(headers={"HX-Redirect": redirect_to})
         if not text:  # the reloaded page shows the change
             return Response(headers={"HX-Reswap": "none", "HX-Trigger": "corral:done"})
         with render.render_time(self.store.now()):
-            body = render.render("notice.html", None, {"text": text})
+            body = render.render("notice.html", None, {"text": text, "link": redirect_to})
         headers = {"HX-Retarget": "#notices", "HX-Reswap": "beforeend", "HX-Trigger": "corral:done"}
         return HTMLResponse(body, headers=headers)
 
@@ -143,6 +143,13 @@ class PageRequest:
         """Return the page with the form, as a path of this server: never an open redirect."""
         parts = urlsplit(self.http.headers.get("referer", ""))
         return "/" + parts.path.lstrip("/\\") + (f"?{parts.query}" if parts.query else "")
+
+
+def find_fragment(http: Request) -> str | None:
+    """Return the id of the element that htmx reloads; None for the whole page."""
+    if "hx-request" not in http.headers:
+        return None
+    return http.headers.get("hx-target", "").partition("#")[2] or None
 
 
 PageHandler = Callable[[PageRequest], Response]
@@ -154,7 +161,16 @@ def endpoint(handler: PageHandler) -> Callable[[Request], Any]:
     async def handle(http: Request) -> Response:
         form = Form([])
         if http.method == "POST":
-            form = read_form(http.headers.get("content-type", ""), await http.body())
-        return await to_thread.run_sync(lambda: handler(PageRequest(http, form)))
+            form = await read_form(http)
+        return await to_thread.run_sync(_respond, handler, http, form)
 
     return handle
+
+
+def _respond(handler: PageHandler, http: Request, form: Form) -> Response:
+    cursor = ""
+    if http.method == "GET" and find_fragment(http) is None:
+        # Read before the page's own reads, so that the browser misses no event.
+        store: Corral = http.state.store
+        cursor = store.events.newest(limit=1).next or ""
+    return handler(PageRequest(http, form, cursor=cursor))

@@ -14,16 +14,16 @@ def simple_action(
     noun: str,
     message: Callable[[Any], str],
     *,
-    go: str | None = None,
+    redirect_to: str | None = None,
 ) -> PageHandler:
     """Make an action that calls an operation with the form's `id`.
 
     `noun` names the object in the error for a missing id, `message` makes the notice from the
-    result, and `go` is the page to show afterwards.
+    result, and `redirect_to` is the page to show afterwards.
     """
 
     def act(request: PageRequest) -> Response:
         result = operation(request.store)(request.require("id", f"The {noun}"))
-        return request.success(message(result), go=go)
+        return request.success(message(result), redirect_to=redirect_to)
 
     return act

@@ -41,7 +41,7 @@ TASK_VERBS = {
     "cancel": "Cancel",
 }
 # Verbs that need a reason open a dialog.
-DIALOGS = {"reject": "reject", "skip": "leave-out", "cancel": "leave-out"}
+DIALOGS = {"reject": "reject", "skip": "skip-or-cancel", "cancel": "skip-or-cancel"}
 
 
 class BoardColumn(NamedTuple):

@@ -21,7 +21,7 @@ def add_task(request: PageRequest) -> Response:
         role=request.field("role"),
         description=request.field("description"),
         files=_split_list(request, "files"),
-        depends_on=_split_list(request, "needs"),
+        depends_on=_split_list(request, "depends_on"),
     )
     return request.success(f"Task {task.key} created ({task.state}).")
 
@@ -92,7 +92,7 @@ def create_group(request: PageRequest) -> Response:
         roles=_split_list(request, "roles"),
         by=request.user,
     )
-    return request.success(f"Group {group.name} created.", go=f"/groups/{group.id}")
+    return request.success(f"Group {group.name} created.", redirect_to=f"/groups/{group.id}")
 
 
 def post_in_group(request: PageRequest) -> Response:
@@ -108,12 +108,12 @@ def send_message(request: PageRequest) -> Response:
         request.require("text", "The text"),
         author=request.user,
     )
-    return request.success("Message sent.", go=f"/groups/{post.group_id}")
+    return request.success("Message sent.", redirect_to=f"/groups/{post.group_id}")
 
 
 def broadcast(request: PageRequest) -> Response:
     post = request.store.groups.broadcast(request.require("text", "The text"), author=request.user)
-    return request.success("Message sent to all agents.", go=f"/groups/{post.group_id}")
+    return request.success("Message sent to all agents.", redirect_to=f"/groups/{post.group_id}")
 
 
 def join_group(request: PageRequest) -> Response:

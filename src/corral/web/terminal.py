@@ -1,8 +1,8 @@
 """The terminal of a run's page: its output so far, then new output as it arrives.
 
-Server-sent events: `output` holds bytes in base64, with the next offset as its id. `told` holds the
+Server-sent events: `output` holds bytes in base64, with the next offset as its id. `text` holds the
 rendered text of an agent's structured stream, which restarts from the beginning when the connection
-does. `size` holds the rows and columns of the run's terminal, before the output drawn in it. `over`
+does. `size` holds the rows and columns of the run's terminal, before the output drawn in it. `end`
 ends the stream, with an error message if the output cannot be shown.
 """
 
@@ -95,33 +95,33 @@ def output_events(
     try:
         watch = _RunWatch(store, run, closed)
         yield from watch.size_changes()
-        text = _open_output(store, run, watch, closed)
-        start = max(text.size - MAX_SHOWN_BYTES, 0) if offset is None else offset
+        output = _open_output(store, run, watch, closed)
+        start = max(output.size - MAX_SHOWN_BYTES, 0) if offset is None else offset
         renderer = find_renderer(run, store.runs.get_launch(run.id))
         if renderer is not None:
-            is_short = text.size <= MAX_STRUCTURED_BYTES
-            start = 0 if is_short else text.size - MAX_STRUCTURED_BYTES
+            is_short = output.size <= MAX_STRUCTURED_BYTES
+            start = 0 if is_short else output.size - MAX_STRUCTURED_BYTES
         elif offset is None and start:
-            yield TerminalEvent("left_out", str(start).encode())
-        for piece in text.follow(start, over=watch, wait=closed.wait):
+            yield TerminalEvent("truncated", str(start).encode())
+        for piece in output.follow(start, over=watch, wait=closed.wait):
             if closed.is_set():
                 return
             yield from watch.size_changes()
             if renderer is not None:
                 if rendered := renderer.feed(piece.text):
-                    yield TerminalEvent("told", b64encode(rendered.encode()))
+                    yield TerminalEvent("text", b64encode(rendered.encode()))
             else:
                 yield TerminalEvent("output", b64encode(piece.text), piece.next)
         if renderer is not None and (rendered := renderer.finish()):
-            yield TerminalEvent("told", b64encode(rendered.encode()))
-        yield TerminalEvent("over", b"")
+            yield TerminalEvent("text", b64encode(rendered.encode()))
+        yield TerminalEvent("end", b"")
     except CorralError as error:
         yield end_event(error)
 
 
 def end_event(error: CorralError) -> TerminalEvent:
     """Return the event that ends a stream with an error."""
-    return TerminalEvent("over", b64encode(error.message.encode()))
+    return TerminalEvent("end", b64encode(error.message.encode()))
 
 
 def _open_output(
@@ -172,8 +172,8 @@ def _encode_event(name: str, data: bytes, id: int | None = None) -> bytes:
 def download(request: PageRequest) -> Response:
     """Download the whole output of a run, redacted."""
     run = request.store.runs.get(request.path_param("id"))
-    text = request.store.outputs.open(run.id)
-    chunks = (bytes(piece.text) for piece in text.follow(0, over=lambda: True))
+    output = request.store.outputs.open(run.id)
+    chunks = (bytes(piece.text) for piece in output.follow(0, over=lambda: True))
     return StreamingResponse(
         chunks,
         media_type="application/octet-stream",

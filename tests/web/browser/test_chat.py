@@ -27,11 +27,11 @@ def test_conversation_is_held_and_survives_a_reload(
 ) -> None:
     page = tab.go("/chat")
     page.select_option("[name=agent]", echo_agent.id)
-    page.click(".begin button")
+    page.click(".new-chat button")
     page.wait_for_url(re.compile("/chat/plc_"))
     place_id = page.url.rpartition("/")[2]
     page.wait_for_selector("#feed[data-state=live]")
-    field = page.locator("#say textarea")
+    field = page.locator("#message-form textarea")
     assert field.evaluate("element => element === document.activeElement")
     field.fill(f"say {HOSTILE_TEXT}")
     field.press("Enter")
@@ -83,10 +83,10 @@ def test_wiring_is_added_previewed_changed_and_removed(
     page.select_option("#add [name=agent]", echo_agent.id)
     page.select_option("#add [name=trigger]", "mention")
     page.click("#add button:not([data-closes])")
-    preview = page.locator("#tried tr", has_text=echo_agent.name)
+    preview = page.locator("#test-result tr", has_text=echo_agent.name)
     preview.get_by_text("the agent was not addressed").wait_for()
-    page.fill("#tryout [name=text]", f"@{echo_agent.name} hello")
-    page.click("#tryout button")
+    page.fill("#test-form [name=text]", f"@{echo_agent.name} hello")
+    page.click("#test-form button")
     preview.get_by_text("the agent was addressed").wait_for()
     row = (
         page.locator("main table")
@@ -136,9 +136,9 @@ def test_conversation_fits_a_phone_and_its_list_is_a_page(
     tab.resize("phone")
     page = tab.go("/chat")
     page.locator(".conversations").get_by_text("ada", exact=True).click()
-    page.locator("#say textarea").wait_for()
+    page.locator("#message-form textarea").wait_for()
     assert not page.locator(".conversations").is_visible()
-    box = page.locator("#say").bounding_box()
+    box = page.locator("#message-form").bounding_box()
     assert box is not None
     assert box["y"] + box["height"] <= 844, "the input field is visible"
     take_picture(page, "talk-phone-window", full_page=False)
@@ -149,10 +149,10 @@ def test_files_are_sent_and_downloaded_in_a_conversation(
 ) -> None:
     page = tab.go("/chat")
     page.select_option("[name=agent]", echo_agent.id)
-    page.click(".begin button")
+    page.click(".new-chat button")
     page.wait_for_url(re.compile("/chat/plc_"))
     page.wait_for_selector("#feed[data-state=live]")
-    file_input = page.locator("#say [type=file]")
+    file_input = page.locator("#message-form [type=file]")
     large = tmp_path / "large"
     with large.open("wb") as file:
         file.truncate(10 << 20)
@@ -160,7 +160,7 @@ def test_files_are_sent_and_downloaded_in_a_conversation(
     assert "9 MiB" in file_input.evaluate("field => field.validationMessage")
     html = HOSTILE_TEXT.encode()
     file_input.set_input_files([{"name": "evil.html", "mimeType": "text/html", "buffer": html}])
-    page.click("#say button")
+    page.click("#message-form button")
     link = page.locator(".post.mine .files a", has_text="evil.html").last
     link.wait_for()
     assert file_input.evaluate("field => field.files.length") == 0
@@ -200,12 +200,12 @@ def test_without_scripts_chat_files_and_wirings_work(
 ) -> None:
     page = open_window("plain").go("/chat")
     page.select_option("[name=agent]", echo_agent.id)
-    page.click(".begin button")
+    page.click(".new-chat button")
     assert "/chat/plc_" in page.url
-    page.fill("#say textarea", "say without scripts")
+    page.fill("#message-form textarea", "say without scripts")
     upload = {"name": "note.txt", "mimeType": "text/plain", "buffer": b"x"}
-    page.set_input_files("#say [type=file]", [upload])
-    page.click("#say button")
+    page.set_input_files("#message-form [type=file]", [upload])
+    page.click("#message-form button")
     assert "/chat/plc_" in page.url, "the scroll position is restored"
     assert page.locator(".post.mine", has_text="without scripts").locator(".files").count() == 1
     page.goto(f"{live_site.base}/messaging/wirings")

@@ -225,7 +225,7 @@ def test_terminal_shows_colours_takes_input_and_runs_no_markup(
     rgb = page.locator("#terminal .xterm-rows span", has_text="rgb").first
     assert rgb.evaluate(colour) == "rgb(200, 120, 80)"
     page.fill(".screen [name=text]", "good morning")
-    page.click(".screen .say button")
+    page.click(".screen .message-form button")
     wait_for_terminal_text(page, "received good")
 
 
@@ -264,7 +264,7 @@ def test_agent_stream_is_shown_as_its_text(live_site: LiveSite, tab: BrowserTab)
 
 def test_question_is_answered_from_the_overview(live_site: LiveSite, tab: BrowserTab) -> None:
     page = tab.go("/")
-    row = page.locator(".needs li", has_text="asks").first
+    row = page.locator(".attention-list li", has_text="asks").first
     assert "Do you want to proceed?" in row.inner_text()
     assert row.locator("[name=text]:not([type=hidden])").count() == 0, "only the options"
     labels = [button.inner_text() for button in row.locator("button").all()]
@@ -373,7 +373,7 @@ def test_budget_is_set_and_removed(live_site: LiveSite, tab: BrowserTab) -> None
     row = page.locator("tr", has_text="$77.00")
     row.wait_for()
     row.get_by_text("Remove").click()
-    page.click("#unbudget button.danger")
+    page.click("#remove-budget button.danger")
     row.wait_for(state="detached")
 
 
@@ -402,7 +402,7 @@ def test_search_finds_a_turn_and_links_to_it(live_site: LiveSite, tab: BrowserTa
     page.keyboard.press("/")
     page.keyboard.type("tenth of a second")
     page.keyboard.press("Enter")
-    page.locator(".hits .open").first.click()
+    page.locator(".results .open").first.click()
     page.wait_for_url("**/sessions/**")
     assert page.locator("#turn-7").is_visible()
 
@@ -462,7 +462,7 @@ def test_reference_of_the_api_is_styled(tab: BrowserTab) -> None:
 
 def test_ages_are_updated_over_time(live_site: LiveSite, tab: BrowserTab) -> None:
     page = tab.go("/health")
-    stamp = page.locator(".asof time")
+    stamp = page.locator(".updated-at time")
     at = stamp.get_attribute("data-at")
     assert at is not None
     wait_until(lambda: stamp.inner_text() not in ("now", "1 s ago"), "the age is updated")

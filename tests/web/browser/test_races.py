@@ -98,18 +98,18 @@ def test_race_is_started_watched_selected_continued_and_abandoned(
         assert name in card(page, number).inner_text()
     take_picture(page, "race-live")
     go_file.touch()
-    page.locator(".roundline", has_text="select the winner").wait_for(timeout=LONG)
+    page.locator(".round-summary", has_text="select the winner").wait_for(timeout=LONG)
     assert card(page, 1).locator(".checks .state.good").count() == 2
     assert card(page, 1).locator(".screen[data-written]").count() == 1
 
     button(page, 2, "Select").click()
-    assert page.input_value("#choose [name=attempt]") == "1.2"
-    page.click("#choose >> text=Cancel")
+    assert page.input_value("#select [name=attempt]") == "1.2"
+    page.click("#select >> text=Cancel")
     button(page, 2, "Select").click()
-    page.fill("#choose [name=reason]", "bold is better")
+    page.fill("#select [name=reason]", "bold is better")
     submit_dialog(page, "choose")
     card(page, 2).locator(".chip", has_text="winner").wait_for(timeout=LONG)
-    page.locator(".roundline", has_text="bold is better").wait_for()
+    page.locator(".round-summary", has_text="bold is better").wait_for()
     race = store.races.get(page.url.rpartition("/")[2])
     assert race.latest.reason == "bold is better"
     assert str(race.latest.decided_by).startswith("token:"), "the token of the link selected it"
@@ -151,11 +151,11 @@ def test_failed_attempt_is_retried(live_site: LiveSite, tab: BrowserTab, tmp_pat
     )
     live_site.store.races.wait(race["id"], timeout_ms=60_000)
     page = tab.go(f"/races/{race['id']}")
-    page.locator(".roundline", has_text="no attempt passed").wait_for(timeout=LONG)
+    page.locator(".round-summary", has_text="no attempt passed").wait_for(timeout=LONG)
     file.write_text("cat >/dev/null; echo now it works; echo x > made\n")
     button(page, 1, "Retry").click()
     submit_dialog(page, "retry")
-    page.locator(".roundline", has_text="select the winner").wait_for(timeout=LONG)
+    page.locator(".round-summary", has_text="select the winner").wait_for(timeout=LONG)
     assert "attempt 2" in card(page, 1).inner_text()
     page.wait_for_function(
         "document.querySelector('.attempt .xterm-rows')?.innerText.includes('now it works')",
@@ -175,7 +175,7 @@ def test_change_of_another_process_to_a_race_is_shown_at_once(
     race_factory.end(race, 2, {"a.txt": "2\n"}, checks=[BAD])
     card(page, 2).get_by_text("9 of 12 passed, 3 failed").wait_for()
     race_factory.settle(race)
-    page.locator(".roundline", has_text="select the winner").wait_for()
+    page.locator(".round-summary", has_text="select the winner").wait_for()
     card(page, 1).get_by_text("Location").click()
     race_factory.select(race, "1", reason="from elsewhere")
     page.locator(".attempt.won").wait_for()

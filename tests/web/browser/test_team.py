@@ -53,8 +53,8 @@ def test_card_is_dragged_only_where_the_move_is_allowed(
         drag(page, task, column_name)
     assert tasks.get(task).state == "ready"
     drag(page, task, "out")
-    page.fill("#leave-out [name=reason]", "not needed")
-    page.click("#leave-out button.danger")
+    page.fill("#skip-or-cancel [name=reason]", "not needed")
+    page.click("#skip-or-cancel button.danger")
     column(page, "out").locator(f"#{task}").wait_for()
     assert len(tab.posted) == posted_count + 1, tab.posted
     assert (tasks.get(task).state, tasks.get(task).reason) == ("skipped", "not needed")
@@ -110,7 +110,7 @@ def test_task_is_declared_and_accepted(live_site: LiveSite, tab: BrowserTab, pro
     page.click("text=New task")
     page.fill("#add [name=key]", "second")
     page.fill("#add [name=title]", "The second one")
-    page.fill("#add [name=needs]", "first")
+    page.fill("#add [name=depends_on]", "first")
     page.click("#add button:not([data-closes])")
     column(page, "waiting").get_by_text("The second one").wait_for()
     live_site.store.tasks.claim(project, "ada", key="first")
@@ -152,10 +152,10 @@ def test_several_decisions_are_reviewed_together(
     page = tab.go("/inbox")
     page.wait_for_selector("#feed[data-state=live]")
     for id in ids[:2]:
-        page.locator(f"#{id} .pick input").check()
+        page.locator(f"#{id} .selection input").check()
     later = record("Later", confirm=True, author="agent:ada").id
     page.locator(f"#{later}").wait_for()
-    assert page.locator(f"#{ids[0]} .pick input").is_checked(), "updates change no selection"
+    assert page.locator(f"#{ids[0]} .selection input").is_checked(), "updates change no selection"
     take_picture(page, "inbox-batch-light")
     page.fill("#batch [name=reason]", "both fine")
     page.locator("#batch").get_by_role("button", name="Confirm").click()
@@ -188,7 +188,7 @@ def test_past_board_is_shown_by_a_slider_and_by_a_time(
         " slider.dispatchEvent(new Event(kind, {bubbles: true})); }",
         str(moment),
     )
-    board = page.locator("#then")
+    board = page.locator("#snapshot")
     board.get_by_text("from the event log").wait_for()
     assert board.locator(".column", has_text="Running").get_by_text("Lay the floor").count() == 1
     assert board.get_by_text("floor.py").count() == 1
@@ -197,7 +197,7 @@ def test_past_board_is_shown_by_a_slider_and_by_a_time(
     page.locator("form.replay button").click()
     board.get_by_text("There were no tasks at that time").wait_for()
     page = tab.go(f"/board/timeline?project={project}&at={moment}")
-    assert page.locator("#then .task").count() == 2
+    assert page.locator("#snapshot .task").count() == 2
 
 
 def test_people_and_agents_post_in_a_group(live_site: LiveSite, tab: BrowserTab) -> None:
@@ -238,5 +238,5 @@ def test_note_is_created_found_and_forgotten(live_site: LiveSite, tab: BrowserTa
     page.wait_for_url("**q=reviews**")
     row = page.locator("tr", has_text="Releases")
     row.get_by_text("Delete").click()
-    page.click("#forget button.danger")
+    page.click("#delete button.danger")
     row.wait_for(state="detached")

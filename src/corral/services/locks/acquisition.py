@@ -1,6 +1,5 @@
 """Acquisition of locks: at once, or after waiting in the queue; and their release."""
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -12,6 +11,7 @@ from corral.domain.locks.model import Lock, LockState
 from corral.kernel.errors import Held, Invalid, NotYet
 from corral.kernel.pagination import Page
 from corral.services.store.upkeep import try_upkeep
+from corral.services.wait import wait_until
 
 if TYPE_CHECKING:
     from corral.db.database import Database
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 # than RENEW_MS is left, also if each of its calls waits for a short time only.
 POSITION_MS = 30_000
 RENEW_MS = 20_000
-MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
 
 
 def acquire(
@@ -100,22 +99,26 @@ def _wait_until_granted(database: "Database", lock: str, timeout_ms: int | None)
 
     Raises Held when the queue position was lost.
     """
-    deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
-    with database.listener() as listener:
-        while (current := _get(database, lock)).state is LockState.WAITING:
-            left = MAX_SLEEP if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                return current
-            if _has_due(database):
-                expire_due(database)
-                continue
-            if current.lease_until - database.clock.now() < RENEW_MS:
-                renew = partial(ops.extend_wait, lock=current, wait_ms=POSITION_MS)
-                database.write(renew, repeatable=True)
-            listener.wait(min(left, MAX_SLEEP))
-    if current.state is not LockState.HELD:
-        raise database.read(lambda tx: errors.lost_error(tx, current))
-    return current
+    latest: Lock
+
+    def read_granted() -> Lock | None:
+        nonlocal latest
+        latest = _get(database, lock)
+        if latest.state is LockState.WAITING and _has_due(database):
+            expire_due(database)
+            latest = _get(database, lock)
+        if latest.state is not LockState.WAITING:
+            return latest
+        if latest.lease_until - database.clock.now() < RENEW_MS:
+            renew = partial(ops.extend_wait, lock=latest, wait_ms=POSITION_MS)
+            database.write(renew, repeatable=True)
+        return None
+
+    if wait_until(database, read_granted, timeout_ms=timeout_ms) is None:
+        return latest
+    if latest.state is not LockState.HELD:
+        raise database.read(lambda tx: errors.lost_error(tx, latest))
+    return latest
 
 
 def _find_blocker(tx: Tx, lock: str) -> tuple[Lock, Held | None]:

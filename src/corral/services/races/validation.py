@@ -6,13 +6,13 @@ from contextlib import suppress
 from typing import Literal
 
 from corral import config
-from corral.adapters import git, git_history, snapshot_repositories
+from corral.adapters import git, git_history, process, snapshot_repositories
 from corral.adapters.sandbox import SandboxKind
 from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
 from corral.domain.projects.model import Project
-from corral.domain.races import variations
-from corral.domain.races.model import AttemptSpec, RaceBase, RacePlan
+from corral.domain.races import ops, variations
+from corral.domain.races.model import AttemptSpec, Race, RaceBase, RacePlan
 from corral.domain.runs.model import RunMode
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.scratch_folders import scratch_folder
@@ -92,6 +92,19 @@ def require_programs(tx: Tx, entries: Sequence[AttemptSpec], plan: RacePlan) -> 
             require_program(name, get_runner(tx, name), plan.env)
     if plan.judge is not None:
         require_program(plan.judge, get_runner(tx, plan.judge), {})
+
+
+def require_this_host(race: Race) -> Race:
+    """Return the race; raises Refused when its worktrees are on another machine."""
+    ops.require_repository(race)
+    if race.host != process.host():
+        raise Refused(
+            f"The worktrees of {race.id} are on {race.host}. Run the command there.",
+            id=race.id,
+            host=race.host,
+            reason="other_host",
+        )
+    return race
 
 
 def require_default_agent(project: Project, entries: Sequence[AttemptSpec]) -> None:

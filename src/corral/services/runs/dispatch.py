@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from corral.adapters import process
 from corral.domain.runs import dispatch
 from corral.domain.runs.model import Run
+from corral.services.wait import wait_until
 
 if TYPE_CHECKING:
     from corral.db.database import Database
-
-MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
 
 
 def start_queued(database: "Database") -> Sequence[Run]:
@@ -63,14 +62,13 @@ def start_queued_until_idle(database: "Database") -> None:
     def is_waiting_for_claims() -> bool:
         return database.read(lambda tx: dispatch.is_blocked_by_claims(tx, host=host))
 
-    with database.listener() as listener:
-        while True:
-            # Checked before and after: a claim may end or begin while the queue is read.
-            waited = is_waiting_for_claims()
-            start_queued(database)
-            if not waited and not is_waiting_for_claims():
-                return
-            listener.wait(MAX_SLEEP)
+    def start() -> bool | None:
+        # Checked before and after: a claim may end or begin while the queue is read.
+        waited = is_waiting_for_claims()
+        start_queued(database)
+        return None if waited or is_waiting_for_claims() else True
+
+    wait_until(database, start, timeout_ms=None)
 
 
 def _find_blocker(database: "Database", run: Run) -> str | None:

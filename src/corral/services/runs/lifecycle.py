@@ -14,9 +14,9 @@ from corral.kernel.clock import DAY
 from corral.kernel.errors import Conflict, Invalid, NotFound, NotYet
 from corral.kernel.validation import check_int
 from corral.services.runs import dispatch, recovery
-from corral.services.runs.dispatch import MAX_SLEEP
 from corral.services.runs.outputs import remove_deleted_files
 from corral.services.runs.recovery import get_run
+from corral.services.wait import MAX_SLEEP, wait_until
 
 if TYPE_CHECKING:
     from corral.db.database import Database
@@ -112,36 +112,42 @@ def stop_run(
 
 def wait_for_run(database: "Database", id: str, *, timeout_ms: int | None = None) -> Run:
     """Wait until a run has ended; raises NotYet after `timeout_ms`."""
-    deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
     checked_at = time.monotonic()
-    with database.listener() as listener:
-        run = get_run(database, id)
-        while run.is_live:
-            left = MAX_SLEEP if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                raise NotYet(f"{run.id} is still {run.state}.", id=run.id, state=run.state)
-            listener.wait(min(left, MAX_SLEEP))
-            if time.monotonic() - checked_at > MAX_SLEEP:
-                # The supervisor may have died, or the process that should start the run.
-                recovery.check_run(database, run)
-                if run.state is RunState.QUEUED and run.due_at <= database.clock.now():
-                    dispatch.start_queued(database)
-                checked_at = time.monotonic()
-            run = get_run(database, run.id)
-    return run
+    latest: Run | None = None
+
+    def read_ended() -> Run | None:
+        nonlocal latest, checked_at
+        if latest is not None and time.monotonic() - checked_at > MAX_SLEEP:
+            # The supervisor may have died, or the process that should start the run.
+            recovery.check_run(database, latest)
+            if latest.state is RunState.QUEUED and latest.due_at <= database.clock.now():
+                dispatch.start_queued(database)
+            checked_at = time.monotonic()
+        latest = get_run(database, id)
+        return None if latest.is_live else latest
+
+    ended = wait_until(database, read_ended, timeout_ms=timeout_ms)
+    if ended is None:
+        assert latest is not None
+        raise NotYet(f"{latest.id} is still {latest.state}.", id=latest.id, state=latest.state)
+    return ended
 
 
 def wait_for_start(
     database: "Database", id: str, *, given_up: Callable[[], bool] | None = None
 ) -> Run:
     """Wait until a supervisor has taken a queued run, or `given_up()` is true."""
-    with database.listener() as listener:
-        while (run := get_run(database, id)).state is RunState.QUEUED:
-            if given_up is not None and given_up():
-                break
-            dispatch.start_queued(database)
-            listener.wait(MAX_SLEEP)
-    return run
+
+    def start() -> Run | None:
+        run = get_run(database, id)
+        if run.state is not RunState.QUEUED or (given_up is not None and given_up()):
+            return run
+        dispatch.start_queued(database)
+        return None
+
+    started = wait_until(database, start, timeout_ms=None)
+    assert started is not None, "the wait has no timeout"
+    return started
 
 
 # -- deleting -------------------------------------------------------------------------------------

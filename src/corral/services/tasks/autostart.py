@@ -4,10 +4,12 @@ Only in projects with `tasks.auto_start`, and only within the limits of the mach
 each agent, and within the budgets.
 """
 
+import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from corral import config
+from corral.adapters import worktrees
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent
@@ -21,8 +23,13 @@ from corral.domain.tasks import lifecycle
 from corral.domain.tasks.model import Task
 from corral.domain.tasks.notifications import notify
 from corral.kernel.display_text import quote_inline
+from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.prompt import OwnText, PromptPart, Quote, render
 from corral.services.runs import request
+from corral.services.runs.dispatch import start_queued
+
+if TYPE_CHECKING:
+    from corral.db.database import Database
 
 MAX_AGENTS = 1_000
 # The agent works in a worktree of its own, so it may edit files without asking.
@@ -40,6 +47,35 @@ class PlannedStart(NamedTuple):
 def worktrees_folder() -> Path:
     """Return the folder of task worktrees: PROJECT_ID/TASK_ID below it."""
     return config.home() / "worktrees"
+
+
+def start_ready(database: "Database") -> list[Run]:
+    """Start the agents of ready tasks; see `InternalTasks.start_ready`."""
+    started = []
+    for start in database.read(plan_starts):
+        if os.path.isdir(start.project.dir):
+            run = _start(database, start)
+            started += [run] if run is not None else []
+    if started:
+        start_queued(database)
+    return started
+
+
+def _start(database: "Database", start: PlannedStart) -> Run | None:
+    folder = worktrees_folder() / start.project.id
+    branch = worktrees.make_branch_name(start.task.key, start.task.id)
+    try:
+        config.make_private_folder(folder)
+        dir = worktrees.create(
+            start.project.dir, str(folder / start.task.id), branch, own_branch=True
+        )
+        return database.write(lambda tx: start_task(tx, start, dir))
+    except Conflict:
+        return None  # another process claimed it, or its files are locked
+    except (Refused, Invalid) as error:
+        reason = str(error)
+        database.write(lambda tx: notify_not_started(tx, start.task, reason))
+        return None
 
 
 def plan_starts(tx: Tx) -> list[PlannedStart]:

@@ -1,14 +1,14 @@
 // Chat: Enter sends, and the page follows new messages unless the user has scrolled up.
 
-const form = document.getElementById("say");
+const form = document.getElementById("message-form");
 const NEAR = 160;
 
-function toEnd() {
+function scrollToEnd() {
   const page = document.scrollingElement;
   page.scrollTop = page.scrollHeight;
 }
 
-function nearEnd() {
+function isNearEnd() {
   const page = document.scrollingElement;
   return page.scrollHeight - page.clientHeight - page.scrollTop < NEAR;
 }
@@ -24,8 +24,8 @@ if (form) {
   // Report files that the server would refuse before sending them.
   const check = () => {
     const size = [...files.files].reduce((sum, file) => sum + file.size, 0);
-    const most = Number(files.dataset.most);
-    files.setCustomValidity(size > most ? `The files exceed ${Math.floor(most / 1024 / 1024)} MiB. Select fewer or smaller files.` : "");
+    const maxBytes = Number(files.dataset.maxBytes);
+    files.setCustomValidity(size > maxBytes ? `The files exceed ${Math.floor(maxBytes / 1024 / 1024)} MiB. Select fewer or smaller files.` : "");
     field.required = !files.files.length;
     files.reportValidity();
   };
@@ -37,9 +37,9 @@ if (form) {
     files.files = pasted.clipboardData.files;
     check();
   });
-  let follows = true;
-  document.addEventListener("htmx:before:swap", () => { follows = nearEnd(); });
-  document.addEventListener("htmx:after:swap", () => { if (follows) toEnd(); });
-  document.addEventListener("corral:done", () => { follows = true; toEnd(); });
-  toEnd();
+  let isFollowing = true;
+  document.addEventListener("htmx:before:swap", () => { isFollowing = isNearEnd(); });
+  document.addEventListener("htmx:after:swap", () => { if (isFollowing) scrollToEnd(); });
+  document.addEventListener("corral:done", () => { isFollowing = true; scrollToEnd(); });
+  scrollToEnd();
 }

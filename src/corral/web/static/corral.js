@@ -5,11 +5,11 @@ const $$ = (selector, within = document) => [...within.querySelectorAll(selector
 
 // -- relative times, from the store's clock: the clock of this machine may differ ------------------
 
-const ahead = Date.now() - Number(document.documentElement.dataset.now || Date.now());
-const now = () => Date.now() - ahead;
+const clockOffset = Date.now() - Number(document.documentElement.dataset.now || Date.now());
+const now = () => Date.now() - clockOffset;
 const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["m", 60_000], ["s", 1_000]];
 
-function ago(at) {
+function formatAge(at) {
   const distance = now() - at;
   for (const [unit, size] of UNITS) {
     if (Math.abs(distance) >= size) {
@@ -20,7 +20,7 @@ function ago(at) {
   return "now";
 }
 
-function lasting(ms) {
+function formatDuration(ms) {
   for (let n = 0; n < UNITS.length; n++) {
     const [unit, size] = UNITS[n];
     if (ms >= size) {
@@ -31,9 +31,9 @@ function lasting(ms) {
   return `${Math.max(Math.round(ms), 0)} ms`;
 }
 
-function tell() {
+function updateTimes() {
   for (const time of $$("time[data-at]")) {
-    const text = ago(Number(time.dataset.at));
+    const text = formatAge(Number(time.dataset.at));
     if (time.textContent !== text) time.textContent = text;
     if (!time.dateTime) {
       const at = new Date(Number(time.dataset.at));
@@ -42,13 +42,13 @@ function tell() {
     }
   }
   for (const span of $$("[data-since]")) {
-    const text = lasting(now() - Number(span.dataset.since));
+    const text = formatDuration(now() - Number(span.dataset.since));
     if (span.textContent !== text) span.textContent = text;
   }
 }
-setInterval(tell, 1_000);
-document.addEventListener("htmx:after:swap", tell);
-tell();
+setInterval(updateTimes, 1_000);
+document.addEventListener("htmx:after:swap", updateTimes);
+updateTimes();
 
 // -- event feed: an event marks the fragments that it concerns, and htmx reloads them -------------
 
@@ -59,10 +59,10 @@ class Part {
     this.element = element;
     this.kinds = new Set((element.dataset.kinds || "").split(",").filter(Boolean));
     this.subject = element.dataset.subject;
-    this.going = false;
-    this.again = false;
-    this.last = 0;
-    element.addEventListener("htmx:finally:request", () => this.ended());
+    this.isFetching = false;
+    this.isStale = false;
+    this.fetchedAt = 0;
+    element.addEventListener("htmx:finally:request", () => this.finish());
   }
 
   concerns(event) {
@@ -73,22 +73,22 @@ class Part {
   }
 
   fetch() {
-    if (this.going) {
-      this.again = true;
+    if (this.isFetching) {
+      this.isStale = true;
       return;
     }
-    this.going = true;
-    this.again = false;
-    const pause = Math.max(0, this.last + SHORTEST_PAUSE - Date.now());
+    this.isFetching = true;
+    this.isStale = false;
+    const pause = Math.max(0, this.fetchedAt + SHORTEST_PAUSE - Date.now());
     setTimeout(() => {
-      this.last = Date.now();
+      this.fetchedAt = Date.now();
       htmx.trigger(this.element, "corral:changed");
     }, pause);
   }
 
-  ended() {
-    this.going = false;
-    if (this.again) this.fetch();
+  finish() {
+    this.isFetching = false;
+    if (this.isStale) this.fetch();
   }
 }
 
@@ -102,13 +102,13 @@ function setFeedState(state, text) {
 }
 
 // Starts from the cursor of the page, so that events since it was rendered are not missed.
-let seen = feed?.dataset.seen || "";
+let cursor = feed?.dataset.cursor || "";
 
 function follow() {
-  const source = new EventSource(seen ? `/api/events?after=${encodeURIComponent(seen)}` : "/api/events");
-  let lost = false;
+  const source = new EventSource(cursor ? `/api/events?after=${encodeURIComponent(cursor)}` : "/api/events");
+  let wasLost = false;
   const onEvent = (message) => {
-    seen = message.lastEventId || seen;
+    cursor = message.lastEventId || cursor;
     let event;
     try {
       event = JSON.parse(message.data);
@@ -120,13 +120,13 @@ function follow() {
   source.onopen = () => {
     setFeedState("live", "live");
     // The feed replays events that were missed while disconnected, but the page may be older.
-    if (lost) for (const part of parts) part.fetch();
-    lost = false;
+    if (wasLost) for (const part of parts) part.fetch();
+    wasLost = false;
   };
   source.onmessage = onEvent;
   source.addEventListener("event", onEvent);
   source.onerror = () => {
-    lost = true;
+    wasLost = true;
     setFeedState("lost", "disconnected");
     if (source.readyState === EventSource.CLOSED) setTimeout(follow, 3_000);
   };
@@ -178,7 +178,7 @@ document.addEventListener("corral:done", (done) => {
 
 // -- keyboard shortcuts ---------------------------------------------------------------------------
 
-let before = "";
+let previousKey = "";
 
 function step(by) {
   const rows = $$("main .open").filter((link) => link.offsetParent);
@@ -193,15 +193,15 @@ document.addEventListener("keydown", (key) => {
   const typing = key.target.closest("input, textarea, select, .xterm");
   if (key.key === "Escape" && typing) key.target.blur();
   if (typing || key.ctrlKey || key.metaKey || key.altKey || $("dialog[open]")) return;
-  const led = before === "g" && $(`nav [data-key="${CSS.escape(key.key)}"]`);
-  before = key.key;
-  if (led) location.href = led.href;
+  const link = previousKey === "g" && $(`nav [data-key="${CSS.escape(key.key)}"]`);
+  previousKey = key.key;
+  if (link) location.href = link.href;
   else if (key.key === "j") step(1);
   else if (key.key === "k") step(-1);
   else if (key.key === "?") $("#keys")?.showModal();
   else if (key.key === "/") {
     key.preventDefault();
-    const field = $("main [type=search]") || $("#find");
+    const field = $("main [type=search]") || $("#search-field");
     if (field.offsetParent) field.focus();
     else location.href = "/search";
   }

@@ -7,27 +7,27 @@ let source = null;
 let address = "";
 
 function screenOf(run) {
-  const known = screens.get(run);
-  if (known?.section.isConnected) return known;
-  known?.terminal.dispose();
+  const existing = screens.get(run);
+  if (existing?.section.isConnected) return existing;
+  existing?.terminal.dispose();
   screens.delete(run);
   const section = document.getElementById(`screen-${run}`);
   if (!section) return null;
-  const terminal = openScreen(section.querySelector(".mini"), { fontSize: 11, scrollback: 5_000, screenReaderMode: false });
-  const screen = { section, terminal, note: section.querySelector(".said"), wrote: false };
+  const terminal = openScreen(section.querySelector(".small-terminal"), { fontSize: 11, scrollback: 5_000, screenReaderMode: false });
+  const screen = { section, terminal, note: section.querySelector(".screen-note"), hasOutput: false };
   screens.set(run, screen);
   return screen;
 }
 
 // Events of a run are queued until the page shows its attempt.
-const early = new Map();
-const MAX_EARLY = 2_000;
+const queuedEvents = new Map();
+const MAX_QUEUED_EVENTS = 2_000;
 
 function dispatch(run, act) {
   const screen = screenOf(run);
   if (screen) return act(screen);
-  const queue = early.get(run) || [];
-  early.set(run, queue.slice(-MAX_EARLY).concat([act]));
+  const queue = queuedEvents.get(run) || [];
+  queuedEvents.set(run, queue.slice(-MAX_QUEUED_EVENTS).concat([act]));
 }
 
 function follow() {
@@ -41,40 +41,40 @@ function follow() {
   });
   on("begin", (screen) => {
     screen.terminal.reset(); // the stream restarts after a reconnect
-    screen.wrote = false;
+    screen.hasOutput = false;
     delete screen.section.dataset.empty;
     screen.note.textContent = "";
   });
   on("size", (screen, data) => screen.terminal.keepSize(...data.split("x").map(Number)));
-  on("left_out", (screen, data) => {
+  on("truncated", (screen, data) => {
     screen.note.textContent = `${Number(data).toLocaleString()} earlier bytes not shown`;
   });
   on("output", (screen, data) => write(screen, bytes(data)));
-  on("told", (screen, data) => write(screen, decodeText(data).replaceAll("\n", "\r\n")));
-  on("over", (screen, data) => {
-    screen.note.textContent = data ? decodeText(data) : screen.wrote ? "end of output" : "no output";
-    if (!screen.wrote) screen.section.dataset.empty = "1";
+  on("text", (screen, data) => write(screen, decodeText(data).replaceAll("\n", "\r\n")));
+  on("end", (screen, data) => {
+    screen.note.textContent = data ? decodeText(data) : screen.hasOutput ? "end of output" : "no output";
+    if (!screen.hasOutput) screen.section.dataset.empty = "1";
   });
-  source.addEventListener("all_over", () => source.close());
+  source.addEventListener("end_of_round", () => source.close());
 }
 
 function write(screen, text) {
   screen.terminal.write(text);
-  screen.wrote = true;
+  screen.hasOutput = true;
   screen.section.dataset.written = "1";
 }
 
 // A reloaded fragment may show another round, or a new run of an attempt.
-function look() {
+function attachScreens() {
   const list = document.getElementById("attempts");
   const shown = [...document.querySelectorAll(".screen[data-run]")];
-  const strange = shown.some((section) => !screens.get(section.dataset.run)?.section.isConnected);
+  const hasUnknown = shown.some((section) => !screens.get(section.dataset.run)?.section.isConnected);
   for (const { dataset: { run } } of shown) {
     const screen = screenOf(run);
-    for (const act of early.get(run) || []) act(screen);
-    early.delete(run);
+    for (const act of queuedEvents.get(run) || []) act(screen);
+    queuedEvents.delete(run);
   }
-  if (!list || (list.dataset.screens === address && !strange)) return;
+  if (!list || (list.dataset.screens === address && !hasUnknown)) return;
   if (list.dataset.screens !== address || source?.readyState === EventSource.CLOSED) {
     source?.close();
     follow();
@@ -82,5 +82,5 @@ function look() {
 }
 
 follow();
-document.addEventListener("htmx:after:swap", look);
+document.addEventListener("htmx:after:swap", attachScreens);
 addEventListener("pagehide", () => source?.close());

@@ -12,19 +12,19 @@ source.addEventListener("open", () => {
   note.textContent = "";
 });
 source.addEventListener("size", (event) => terminal.keepSize(...event.data.split("x").map(Number)));
-source.addEventListener("left_out", (event) => {
+source.addEventListener("truncated", (event) => {
   note.textContent = `${Number(event.data).toLocaleString()} earlier bytes not shown; download the full output`;
 });
 source.addEventListener("output", (event) => {
   terminal.write(bytes(event.data));
   box.dataset.written = "1";
 });
-source.addEventListener("told", (event) => {
+source.addEventListener("text", (event) => {
   isStructured = true;
   terminal.write(new TextDecoder().decode(bytes(event.data)).replaceAll("\n", "\r\n"));
   box.dataset.written = "1";
 });
-source.addEventListener("over", (event) => {
+source.addEventListener("end", (event) => {
   source.close();
   const error = event.data ? new TextDecoder().decode(bytes(event.data)) : "";
   note.textContent = error || (box.dataset.written ? "end of output" : "no output");
