@@ -93,7 +93,7 @@ class DaemonServer:
         self._exit_code = 0
 
     def run(self) -> int:
-        """Serve until stopped, and return the exit code."""
+        """Serve until stopped, and return the exit code. Call it once, on the main thread."""
         options, store = self._options, self._store
         seat = DaemonLock(store.db.url)
         try:
@@ -121,7 +121,8 @@ class DaemonServer:
 
                     self._server = Server(app, started)
                     self._install_signal_handlers()
-                    asyncio.run(self._server.serve([listening]))
+                    if not self._is_stopping:  # a loop may have given up before the server existed
+                        asyncio.run(self._server.serve([listening]))
                 finally:
                     if not host.end(SHUTDOWN_SECONDS - REQUEST_SECONDS):
                         log.warning(
