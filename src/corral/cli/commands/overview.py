@@ -60,7 +60,7 @@ def show_overview(app: App) -> None:
         (overview.dead_letters, "Dead letters: {} (`corral mail dead`)."),
         (
             overview.unconfirmed_letters,
-            "Letters with unconfirmed delivery: {} (`corral mail list --state unknown`).",
+            "Letters with unconfirmed delivery: {} (`corral mail list --state unconfirmed`).",
         ),
     ):
         if count:
