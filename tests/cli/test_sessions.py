@@ -17,7 +17,7 @@ def test_agent_is_created_edited_and_retired(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "instructions.md").write_text("Be brief.\n", encoding="utf-8")
     result = cli.json(
         "agent", "create", "ada", "--provider", "claude", "--role", "builder", "--model", "m",
-        "--instructions", f"@{tmp_path}/instructions.md", "--budget", "1.5", "--timeout", "10m",
+        "--instructions", f"@{tmp_path}/instructions.md", "--budget", "$1.5", "--timeout", "10m",
     )  # fmt: skip
     assert (result["name"], result["provider"], result["instructions"]) == (
         "ada",
@@ -110,6 +110,8 @@ def test_session_goes_through_its_whole_life(cli: Cli, tmp_path: Path) -> None:
         (("session", "open", "--reply-to", "nowhere"), 2),
         (("agent", "create", "a b"), 2),
         (("agent", "create", "a", "--budget", "-1"), 2),
+        (("agent", "create", "a", "--budget", "nan"), 2),
+        (("agent", "create", "a", "--budget", "inf"), 2),
         (("agent", "show", "unknown"), 3),
         (("search", "!!"), 2),
         (("search",), 2),

@@ -7,7 +7,7 @@ import click
 
 from corral.cli.click_classes import CommandGroup, option, paging_options
 from corral.cli.context import App, Columns, pass_app
-from corral.cli.parameters import DURATION, read_body
+from corral.cli.parameters import DURATION, USD, read_body
 from corral.cli.render import format_age, format_field
 from corral.kernel.clock import format_duration
 from corral.kernel.money import format_usd
@@ -81,6 +81,7 @@ def _tool_fields(grants: Sequence[Any]) -> Columns:
 
 
 TEXT_OPTIONS = ("provider", "command", "role", "model", "instructions", "workspace")
+LIMIT_OPTIONS = ("timeout_ms", "idle_ms", "max_runs", "budget_micros")
 
 
 @click.group("agent", cls=CommandGroup, help="Manage agents, their instructions and permissions.")
@@ -102,7 +103,7 @@ def content_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Stop a run when it has been idle for this time.",
         ),
         click.option("--timeout", "timeout_ms", type=DURATION, help="Maximum time for a run."),
-        click.option("--budget", metavar="USD", type=float, help="Maximum cost of a run."),
+        click.option("--budget", "budget_micros", type=USD, help="Maximum cost of a run."),
         click.option("--workspace", metavar="DIR", help="Working directory of the agent."),
         click.option(
             "--instructions", metavar="TEXT|@FILE", help="Instructions that precede every prompt."
@@ -133,10 +134,7 @@ def content_changes(options: dict[str, Any], limits: Any = None) -> dict[str, An
     }
     if content.get("instructions"):
         content["instructions"] = read_body(content["instructions"], False)
-    changes = {name: options[name] for name in ("timeout_ms", "idle_ms", "max_runs")}
-    if options["budget"] is not None:
-        changes["budget_micros"] = round(options["budget"] * 1_000_000)
-    changes = {name: value or None for name, value in changes.items() if value is not None}
+    changes = {name: options[name] or None for name in LIMIT_OPTIONS if options[name] is not None}
     if changes:
         content["limits"] = (asdict(limits) if limits else {}) | changes
     return content

@@ -4,8 +4,9 @@ import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.context import App, Columns, pass_app
+from corral.cli.parameters import USD
 from corral.cli.render import format_age
-from corral.kernel.money import format_usd, parse_usd
+from corral.kernel.money import format_usd
 
 
 def _columns(app: App) -> Columns:
@@ -40,15 +41,15 @@ def command() -> None:
     examples=["corral budget set all 50 --period day", "corral budget set agent:ada 5"],
 )
 @click.argument("scope")
-@click.argument("usd")
+@click.argument("limit_micros", metavar="USD", type=USD)
 @period_option
 @pass_app
-def set_(app: App, scope: str, usd: str, period: str) -> None:
+def set_(app: App, scope: str, limit_micros: int, period: str) -> None:
     """Limit the spending of SCOPE to USD dollars.
 
     SCOPE is all, a project's directory, project:ID, agent:NAME or run:ID.
     """
-    budget = app.store.budgets.set(app.scope_id(scope), parse_usd(usd), period=period)
+    budget = app.store.budgets.set(app.scope_id(scope), limit_micros, period=period)
     per_day = " per day" if budget.period == "day" else ""
     app.report(
         f"Budget of {app.scope_name(budget.scope)}: {format_usd(budget.limit_micros)}{per_day}, "

@@ -7,7 +7,7 @@ import click
 
 from corral.cli.click_classes import CommandGroup, option, paging_options
 from corral.cli.context import App, pass_app
-from corral.cli.parameters import DURATION, parse_pairs, read_body
+from corral.cli.parameters import DURATION, USD, parse_pairs, read_body
 from corral.cli.race_view import (
     COLUMNS,
     race_argument,
@@ -59,7 +59,7 @@ def attempt_options(function: Any) -> Any:
             is_flag=True,
             help="Use the built-in variations: careful, minimal, test-first, bold.",
         ),
-        click.option("--budget", metavar="USD", help="Maximum total cost."),
+        click.option("--budget", "budget_micros", type=USD, help="Maximum total cost."),
     ):
         function = add_option(function)
     return function
@@ -69,12 +69,6 @@ def _variations(file: str | None, texts: tuple[str, ...]) -> list[str]:
     from corral.domain.races.variations import parse_variations
 
     return [*(parse_variations(read_body(f"@{file}", False)) if file else []), *texts]
-
-
-def _parse_budget(budget: str | None) -> int | None:
-    from corral.kernel.money import parse_usd
-
-    return parse_usd(budget) if budget is not None else None
 
 
 def _resolve_directory(project: str | None) -> str:
@@ -186,7 +180,6 @@ def start(
     prompt: str,
     vary: str | None,
     given: tuple[str, ...],
-    budget: str | None,
     env: tuple[str, ...],
     secret: tuple[str, ...],
     approvals: tuple[str, ...],
@@ -204,7 +197,6 @@ def start(
     race = app.store.races.start(
         read_body(prompt, False),
         variations=_variations(vary, given),
-        budget_micros=_parse_budget(budget),
         env=parse_pairs(env, "--env"),
         secrets=parse_pairs(secret, "--secret"),
         approvals=approvals or ("edit",),
@@ -235,7 +227,6 @@ def next_(
     prompt: str | None,
     vary: str | None,
     given: tuple[str, ...],
-    budget: str | None,
     wait: bool,
     wait_ms: int | None,
     **options: Any,
@@ -245,7 +236,6 @@ def next_(
         resolve_race(app, race),
         prompt=read_body(prompt, False) if prompt is not None else None,
         variations=_variations(vary, given),
-        budget_micros=_parse_budget(budget),
         **options,
     )
     return _show_result(app, wait_or_detach(app, started, wait, wait_ms))

@@ -7,7 +7,7 @@ import click
 
 from corral.cli.click_classes import Command, option
 from corral.cli.context import App, pass_app
-from corral.cli.parameters import DURATION
+from corral.cli.parameters import DURATION, USD
 
 IS_COMMAND = "corral.is_command"
 
@@ -64,7 +64,9 @@ OPTIONS = (
         metavar="K=REF",
         help="Set an environment variable to a secret, by name or reference.",
     ),
-    click.option("--budget", metavar="USD", help="Stop the run when it has spent this amount."),
+    click.option(
+        "--budget", "budget_micros", type=USD, help="Stop the run when it has spent this amount."
+    ),
     option(
         "--max-output",
         aliases=["--keep"],
