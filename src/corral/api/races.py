@@ -221,7 +221,7 @@ class Races(Resource):
 
     @operation(reads=True, waits="timeout_ms")
     def wait(self, race: str, *, timeout_ms: int | None = None) -> Race:
-        """Drive a race until it has ended or a person has to choose; raises Refused on timeout."""
+        """Drive a race until it has ended or a person has to choose; raises NotYet on timeout."""
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
         with self._database.listener() as listener:
             while True:

@@ -58,15 +58,11 @@ def wait_or_detach(app: App, race: "Race", wait: bool, wait_ms: int | None) -> "
     """Wait for a race, or start a background process that drives it."""
     if wait:
         return wait_with_progress(app, race.id, wait_ms)
-    if is_active(race) and not _is_remote(app):
-        app.store.races.hand_over(race.id)
-    return race
-
-
-def _is_remote(app: App) -> bool:
     from corral import config
 
-    return config.store_url(app.url).startswith(("http://", "https://"))
+    if is_active(race) and not config.is_remote(app.store.address):
+        app.store.races.hand_over(race.id)
+    return race
 
 
 def wait_with_progress(app: App, race: str, wait_ms: int | None) -> "Race":
