@@ -47,10 +47,10 @@ def test_agent_is_created_edited_and_retired(cli: Cli, tmp_path: Path) -> None:
 def test_tools_are_granted_denied_and_revoked(cli: Cli) -> None:
     cli.json("agent", "create", "ada", "--command", "cat")
     assert cli.json("agent", "grant", "ada", "Bash(git *)")["allowed"] is True
-    assert cli("agent", "allows", "ada", "Bash(git push)").code == 0
-    assert cli("agent", "allows", "ada", "Write").code == 1
+    assert cli("agent", "check", "ada", "Bash(git push)").code == 0
+    assert cli("agent", "check", "ada", "Write").code == 1
     assert cli.json("agent", "grant", "ada", "Bash(git push*)", "--deny")["allowed"] is False
-    assert cli("agent", "allows", "ada", "Bash(git push)").code == 1
+    assert cli("agent", "check", "ada", "Bash(git push)").code == 1
     assert len(cli.json("agent", "grants", "ada")) == 2
     cli.json("agent", "revoke", "ada", "Bash(git push*)")
     assert "Tools not denied" in cli("agent", "revoke", "ada", "Bash(git *)").out

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.context import App, Columns, pass_app
 from corral.cli.parameters import DURATION, USD, read_body
 from corral.cli.render import format_age, format_field
@@ -95,10 +95,9 @@ def content_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--max-runs", type=int, help="Maximum number of concurrent runs; 0 removes the limit."
         ),
-        option(
+        click.option(
             "--idle-timeout",
             "idle_ms",
-            aliases=["--idle"],
             type=DURATION,
             help="Stop a run when it has been idle for this time.",
         ),
@@ -250,7 +249,7 @@ def grants(app: App, agent: str) -> None:
     app.show_page(page, GRANTS, empty=f"No rules; {agent} may use all tools.")
 
 
-@command.command("check", aliases=["allows"])
+@command.command("check")
 @click.argument("agent")
 @click.argument("tool")
 @pass_app

@@ -2,7 +2,7 @@
 
 import click
 
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import parse_pairs
 from corral.cli.render import format_age
@@ -32,9 +32,8 @@ def command() -> None:
 )
 @click.argument("name")
 @click.argument("kind")
-@option(
+@click.option(
     "--config",
-    aliases=["--set"],
     multiple=True,
     metavar="NAME=VALUE",
     help="Configuration value of the platform.",

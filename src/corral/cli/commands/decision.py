@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, read_body
 from corral.cli.render import format_age
@@ -41,7 +41,7 @@ def command() -> None:
     ]
 )
 @click.argument("title")
-@option("--rationale", aliases=["--why"], default="", metavar="TEXT|@FILE", help="Rationale.")
+@click.option("--rationale", default="", metavar="TEXT|@FILE", help="Rationale.")
 @click.option(
     "--alternative", "alternatives", multiple=True, help="Alternative that was considered."
 )
@@ -51,17 +51,15 @@ def command() -> None:
     show_default=True,
     help="Category, such as architecture or style.",
 )
-@option(
+@click.option(
     "--propose",
     "confirm",
-    aliases=["--confirm"],
     is_flag=True,
     help="Propose the decision; it must be confirmed.",
 )
-@option(
+@click.option(
     "--reviewer",
     "answerers",
-    aliases=["--of"],
     multiple=True,
     metavar="WHO",
     help="Who may confirm it: user:NAME or agent:NAME (default: any user).",

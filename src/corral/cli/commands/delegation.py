@@ -3,7 +3,7 @@
 import click
 
 from corral.cli import identity
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.context import App, Columns, pass_app
 from corral.cli.parameters import DURATION, read_body
 from corral.cli.render import format_age
@@ -30,20 +30,18 @@ def command() -> None:
     pass
 
 
-@command.command(aliases=["delegate"])
+@command.command()
 @click.argument("to")
 @click.argument("text")
 @click.option("--context", metavar="TEXT|@FILE", help="Additional context for the agent.")
-@option(
+@click.option(
     "--deadline",
     "within",
-    aliases=["--within"],
     type=DURATION,
     help="Time until the delegation expires.",
 )
-@option(
+@click.option(
     "--parent",
-    aliases=["--part-of"],
     metavar="ID",
     help="Delegation that this one belongs to.",
 )
@@ -81,9 +79,8 @@ def create(
 @click.option(
     "--from", "sender", metavar="MAILBOX", help="Only list delegations from this mailbox."
 )
-@option(
+@click.option(
     "--parent",
-    aliases=["--part-of"],
     metavar="ID",
     help="Only list delegations that belong to this one.",
 )

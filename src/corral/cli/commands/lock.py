@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from corral import config
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.context import App, Columns, pass_app
 from corral.cli.parameters import DURATION
 from corral.cli.render import format_age, format_clock
@@ -159,9 +159,8 @@ def acquire(app: App, /, path: str, wait: bool, timeout: int | None, **options: 
 @command.command()
 @click.argument("path")
 @lock_options
-@option(
+@click.option(
     "--timeout",
-    aliases=["--for"],
     type=DURATION,
     default="30m",
     show_default=True,
@@ -169,7 +168,7 @@ def acquire(app: App, /, path: str, wait: bool, timeout: int | None, **options: 
 )
 @pass_app
 def request(app: App, /, path: str, timeout: int, **options: Any) -> None:
-    """Lock PATH, or join the queue without waiting; a letter tells when the lock is granted."""
+    """Lock PATH, or join the queue without waiting; you get a letter when the lock is granted."""
     request, attributes = _lock_request(app, path, options)
     lock = app.store.locks.request(*request, wait_ms=timeout, **attributes)
     if lock.state == "held":
@@ -311,10 +310,9 @@ def touches(app: App, /, path: str, project: str | None, **options: Any) -> None
     )
 
 
-target_option = option(
+target_option = click.option(
     "--target",
     "targets",
-    aliases=["--for"],
     multiple=True,
     metavar="NAME",
     help="git, claude, codex, copilot or gemini. Repeat for several (default: git and claude).",
@@ -341,12 +339,11 @@ def uninstall(app: App, folder: str, targets: tuple[str, ...]) -> None:
     app.show_list(hooks, INSTALLED, empty="Nothing to remove.")
 
 
-@command.command(aliases=["forecast"])
+@command.command()
 @click.argument("folder", default=".")
-@option(
+@click.option(
     "--notify",
     "notify",
-    aliases=["--tell"],
     is_flag=True,
     help="Send a letter to both owners, once per conflict.",
 )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corral.cli.click_classes import Command, option
+from corral.cli.click_classes import Command
 from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
 from corral.cli.run_refresh import refresh_run
@@ -29,10 +29,9 @@ LEVELS = ("debug", "info", "warn", "error")
 @click.option("-f", "--follow", is_flag=True, help="Follow the output until the run ends.")
 @click.option("--tail", type=click.IntRange(1), metavar="N", help="Only show the last N lines.")
 @click.option("--raw", is_flag=True, help="Show the bytes unchanged, with escape sequences.")
-@option(
+@click.option(
     "--stderr",
     "errors",
-    aliases=["--errors"],
     is_flag=True,
     help="Show standard error instead, if it was recorded separately.",
 )

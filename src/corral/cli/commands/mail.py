@@ -268,7 +268,7 @@ def drop(app: App, letter: str, reason: str | None) -> None:
     app.report(f"Dropped {dropped.id}.", dropped)
 
 
-@command.command(aliases=["settle"])
+@command.command()
 @click.argument("letter")
 @click.option("--delivered/--not-delivered", required=True, help="Whether it was delivered.")
 @click.option("--reason", help="Evidence, for the event log.")

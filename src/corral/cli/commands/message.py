@@ -219,7 +219,7 @@ def next_(app: App, after: str | None, answer: str | None, wait: int) -> None:
         app.report("", None)
 
 
-@command.command(aliases=["say"])
+@command.command()
 @click.argument("place")
 @click.argument("text")
 @key_option

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, read_body
 from corral.cli.render import format_age
@@ -58,10 +58,9 @@ def command() -> None:
 @click.option(
     "--confidence", type=int, default=100, show_default=True, help="Confidence in percent."
 )
-@option(
+@click.option(
     "--expires-in",
     "ttl_ms",
-    aliases=["--for"],
     type=DURATION,
     metavar="TIME",
     help="Time until the note expires (default: never).",

@@ -3,7 +3,7 @@
 import click
 
 from corral.cli import identity
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.context import App, Columns, pass_app
 from corral.cli.render import format_age
 from corral.cli.task_view import agent_option, resolve_task
@@ -45,7 +45,7 @@ def report(
 
 
 @command.command("list")
-@option("--agent", "by", aliases=["--by"], metavar="NAME", help="Only list this agent.")
+@click.option("--agent", "by", metavar="NAME", help="Only list this agent.")
 @click.option("--task", metavar="ID|KEY", help="Only list reports about this task.")
 @paging_options
 @pass_app

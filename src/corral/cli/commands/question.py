@@ -30,7 +30,9 @@ DIALOGS = [
 
 
 @click.group(
-    "question", cls=CommandGroup, help="List and answer questions; ask one with `corral ask`."
+    "question",
+    cls=CommandGroup,
+    help="List and answer questions.\n\nAsk a question with `corral ask`.",
 )
 def command() -> None:
     pass

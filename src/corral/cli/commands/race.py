@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, USD, parse_pairs, read_body
 from corral.cli.race_view import (
@@ -109,10 +109,9 @@ def _resolve_directory(project: str | None) -> str:
     is_flag=True,
     help="Select the best attempt and continue with the better half of the agents.",
 )
-@option(
+@click.option(
     "--stop-after",
     "stop_after",
-    aliases=["--stop_after"],
     type=int,
     metavar="N",
     help="Cancel the remaining attempts when N have passed.",
@@ -158,17 +157,15 @@ def _resolve_directory(project: str | None) -> str:
     show_default=True,
     help="Sandbox for attempts: none, auto, bubblewrap or landlock.",
 )
-@option(
+@click.option(
     "--unsandboxed-commands",
     "unsandboxed_commands",
-    aliases=["--commands-outside"],
     is_flag=True,
     help="Run setup and checks outside the sandbox.",
 )
-@option(
+@click.option(
     "--continue-session",
     "continue_session",
-    aliases=["--fork"],
     is_flag=True,
     help="Continue the session of the winner in later rounds.",
 )
@@ -350,7 +347,7 @@ def diff(
         write_line("No differences.")
 
 
-@command.command("stats", aliases=["winning"])
+@command.command("stats")
 @click.option(
     "--by",
     type=click.Choice(["agent", "model", "provider", "variation"]),
@@ -397,9 +394,8 @@ def stats(app: App, by: str, since_ms: int | None) -> None:
 @race_argument
 @click.argument("attempt", required=False)
 @click.option("--reason", metavar="TEXT", help="Reason, for the event log.")
-@option(
+@click.option(
     "--overrule",
-    aliases=["--force"],
     is_flag=True,
     help="Select an attempt that failed its checks, or replace an earlier selection.",
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from corral.cli.click_classes import Command, option
+from corral.cli.click_classes import Command
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, USD
 
@@ -50,9 +50,8 @@ OPTIONS = (
         metavar="on-failure[:N]",
         help="Restart policy: `no`, `on-failure` (up to 3 restarts) or `on-failure:N`.",
     ),
-    option(
+    click.option(
         "--grace-period",
-        aliases=["--grace"],
         type=DURATION,
         metavar="10s",
         help="Time between SIGTERM and SIGKILL (default: 10s).",
@@ -67,9 +66,8 @@ OPTIONS = (
     click.option(
         "--budget", "budget_micros", type=USD, help="Stop the run when it has spent this amount."
     ),
-    option(
+    click.option(
         "--max-output",
-        aliases=["--keep"],
         metavar="100MB",
         help="Maximum output to keep; the middle is dropped (default: 1GB).",
     ),

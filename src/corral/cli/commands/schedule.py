@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, TIMESTAMP, read_body
 from corral.cli.render import format_age, format_time
@@ -86,10 +86,9 @@ def rule_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for add_option in (
         click.option("--every", type=DURATION, help="Interval, 5s to 365d."),
         click.option("--cron", help="Cron rule with five fields, such as '30 9 * * mon-fri'."),
-        option(
+        click.option(
             "--timezone",
             "time_zone",
-            aliases=["--zone"],
             help="Time zone for --cron, such as Europe/Berlin (default: UTC).",
         ),
     ):

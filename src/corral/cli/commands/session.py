@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from corral.cli import render
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.context import App, Columns, pass_app
 from corral.cli.parameters import read_body
 from corral.cli.render import format_age
@@ -139,10 +139,9 @@ def context(app: App, session: str) -> None:
 @click.argument("content")
 @click.option("--key", help="Idempotency key: a repeated key in the session adds one turn.")
 @click.option("--tool", "tool_name", help="Tool that is called, or that returns a result.")
-@option(
+@click.option(
     "--call-id",
     "tool_call_id",
-    aliases=["--call"],
     metavar="ID",
     help="Id of the tool call, from the provider.",
 )
@@ -156,7 +155,7 @@ def append(app: App, /, session: str, role: str, content: str, **options: Any) -
     app.report(f"Appended turn {turn.number} to {turn.session_id}.", turn)
 
 
-@command.command(aliases=["take-back"])
+@command.command()
 @click.argument("session")
 @pass_app
 def undo(app: App, session: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from corral.cli import identity
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.context import App, Columns, pass_app
 from corral.cli.parameters import DURATION, TIMESTAMP, read_body
 from corral.cli.render import format_age, write_line, write_table
@@ -123,9 +123,8 @@ def declare(app: App, file: str, project: str | None, lead: str | None, agent: s
 @click.option(
     "--file", "files", multiple=True, metavar="PATH", help="Path that the task will change."
 )
-@option(
+@click.option(
     "--depends-on",
-    aliases=["--needs"],
     multiple=True,
     metavar="KEY",
     help="Task that must be done first.",
@@ -174,9 +173,8 @@ def templates(app: App) -> None:
 @click.option(
     "--key", required=True, help="Prefix of the task keys: KEY/build, KEY/review and so on."
 )
-@option(
+@click.option(
     "--depends-on",
-    aliases=["--needs"],
     multiple=True,
     metavar="KEY",
     help="Task that must be done first.",
@@ -201,10 +199,9 @@ def apply(
 @command.command("list")
 @project_option
 @click.option("--state", help="Only list tasks in this state.")
-@option(
+@click.option(
     "--agent",
     "by",
-    aliases=["--by"],
     metavar="NAME",
     help="Only list tasks that this agent has or had, in all projects.",
 )
@@ -590,16 +587,14 @@ def clean(app: App, project: str | None, confirm: bool) -> None:
 @task_argument
 @click.argument("to")
 @click.option("--context", metavar="TEXT|@FILE", help="Additional context for the agent.")
-@option(
+@click.option(
     "--deadline",
     "within",
-    aliases=["--within"],
     type=DURATION,
     help="Time until the delegation expires.",
 )
-@option(
+@click.option(
     "--parent",
-    aliases=["--part-of"],
     metavar="ID",
     help="Delegation that this one belongs to.",
 )

@@ -2,7 +2,7 @@
 
 import click
 
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION
 from corral.cli.render import format_age
@@ -34,10 +34,9 @@ def command() -> None:
 @click.option("--read", "scope", flag_value="read", help="Allow reading only.")
 @click.option("--agent", metavar="NAME", help="Allow what this agent may do, in its name.")
 @click.option("--project", metavar="ID|DIR", help="Restrict the agent's token to this project.")
-@option(
+@click.option(
     "--expires-in",
     "ttl_ms",
-    aliases=["--for"],
     type=DURATION,
     metavar="TIME",
     help="Time until the token expires, such as 30d (default: never).",

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.context import App, Columns, pass_app
 
 
@@ -47,7 +47,6 @@ class OptionRow(NamedTuple):
     names: tuple[str, ...]
     default: str | int | None
     help: str
-    aliases: tuple[str, ...] = ()
 
 
 ROUTING_OPTIONS = [
@@ -56,14 +55,12 @@ ROUTING_OPTIONS = [
         "always",
         "Messages that start the agent: always, mention, sticky (a mention and everything "
         "after it), pattern or command.",
-        aliases=("--on",),
     ),
     OptionRow(("--pattern",), None, "Regular expression of the trigger, or name of the command."),
     OptionRow(
         ("--senders", "scope"),
         "all",
         "Whose messages count: all, or known (approved people only).",
-        aliases=("--from",),
     ),
     OptionRow(
         ("--unmatched",),
@@ -74,7 +71,6 @@ ROUTING_OPTIONS = [
         ("--session-mode", "mode"),
         "shared",
         "Sessions: shared (one per place), thread (one per thread) or agent (one for all places).",
-        aliases=("--session",),
     ),
     OptionRow(("--priority",), 0, "Priority; higher is matched first."),
 ]
@@ -87,9 +83,8 @@ def routing_options(*, with_defaults: bool) -> Decorator:
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         for row in reversed(ROUTING_OPTIONS):
-            add_option = option(
+            add_option = click.option(
                 *row.names,
-                aliases=row.aliases,
                 type=int if isinstance(row.default, int) else str,
                 default=row.default if with_defaults else None,
                 show_default=with_defaults,
@@ -141,7 +136,7 @@ def list_(app: App, all_: bool, after: str | None, limit: int) -> None:
     app.show_page(page, columns(app), empty="No wirings. Add one with `corral wiring add`.")
 
 
-@command.command(aliases=["change"])
+@command.command()
 @click.argument("wiring")
 @routing_options(with_defaults=False)
 @pass_app
@@ -161,7 +156,7 @@ def remove(app: App, wiring: str) -> None:
     app.report(f"Removed {removed.id}.", removed)
 
 
-@command.command(aliases=["try"])
+@command.command()
 @click.argument("place")
 @click.argument("text")
 @click.option("--stranger", is_flag=True, help="Assume an unknown sender.")

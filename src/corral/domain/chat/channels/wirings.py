@@ -99,7 +99,7 @@ def create_wiring(
     if wiring is None:
         raise Conflict(
             f"{listener.name} is wired there already. Change the wiring with `corral wiring "
-            "change`; list wirings with `corral wiring list`.",
+            "edit`; list wirings with `corral wiring list`.",
             agent_id=listener.id,
         )
     if target is not None:
