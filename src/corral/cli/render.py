@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from corral.kernel.clock import SystemClock, format_duration
+from corral.kernel import display_time
+from corral.kernel.clock import DAY, SystemClock, format_duration
 from corral.kernel.display_text import escape_unprintable
 
 if TYPE_CHECKING:
@@ -345,18 +346,13 @@ def format_time(ms: int) -> str:
 
 def format_clock(ms: int) -> str:
     """Format a timestamp within the next day as local time, 15:42; a later one with its date."""
-    pattern = "%H:%M" if ms - now() < 86_400_000 else "%Y-%m-%d %H:%M"
+    pattern = "%H:%M" if ms - now() < DAY else "%Y-%m-%d %H:%M"
     return time.strftime(pattern, time.localtime(ms / 1_000))
 
 
 def format_age(ms: int) -> str:
     """Format the distance of a timestamp from now in its largest unit: `5m ago`, `in 2h`."""
-    distance = now() - ms
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
-        if abs(distance) >= size:
-            count = round(abs(distance) / size)
-            return f"{count}{unit} ago" if distance > 0 else f"in {count}{unit}"
-    return "now"
+    return display_time.format_age(ms, now())
 
 
 @contextmanager
