@@ -13,6 +13,7 @@ from rich.console import Console
 from corral.__main__ import main as main_of_corral
 from corral.adapters import supervisor_process
 from corral.cli import main, render, run_command
+from corral.cli.columns import Column
 from corral.config import home, make_private_folder
 from corral.kernel.display_text import escape_unprintable
 from tests.support.cli_runner import Cli
@@ -266,7 +267,10 @@ def test_state_has_a_colour_and_an_equal_name_has_none(
 ) -> None:
     terminal = Console(force_terminal=True, color_system="standard", width=80)
     monkeypatch.setattr(render, "console", lambda: terminal)
-    columns = [("STATE", lambda row: row[0]), ("NAME", lambda row: row[1])]
+    columns = [
+        Column("STATE", lambda row: row[0], is_state=True),
+        Column("NAME", lambda row: row[1]),
+    ]
     render.write_table([("failed", "broken"), ("running", "failed")], columns)
     _, first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("\x1b[31mfailed")

@@ -6,38 +6,39 @@ from typing import Any
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.columns import Column, Fields
+from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, USD, read_body
 from corral.cli.render import format_age, format_field
 from corral.kernel.clock import format_duration
 from corral.kernel.money import format_usd
 
 COLUMNS = [
-    ("NAME", lambda agent: agent.name),
-    ("STATE", lambda agent: agent.state),
-    ("ROLE", lambda agent: agent.role),
-    ("PROVIDER", lambda agent: agent.provider),
-    ("MODEL", lambda agent: agent.model),
-    ("VERSION", lambda agent: agent.version),
-    ("ID", lambda agent: agent.id),
-    ("COMMAND", lambda agent: agent.command),
+    Column("NAME", lambda agent: agent.name),
+    Column("STATE", lambda agent: agent.state, is_state=True),
+    Column("ROLE", lambda agent: agent.role),
+    Column("PROVIDER", lambda agent: agent.provider),
+    Column("MODEL", lambda agent: agent.model, drop=1),
+    Column("VERSION", lambda agent: agent.version),
+    Column("ID", lambda agent: agent.id),
+    Column("COMMAND", lambda agent: agent.command, shrink="truncate"),
 ]
 
 VERSIONS = [
-    ("VERSION", lambda version: version.number),
-    ("SINCE", lambda version: format_age(version.created_at)),
-    ("BY", lambda version: version.created_by),
-    ("ROLE", lambda version: version.role),
-    ("PROVIDER", lambda version: version.provider),
-    ("MODEL", lambda version: version.model),
-    ("HASH", lambda version: version.hash[:12]),
+    Column("VERSION", lambda version: version.number),
+    Column("SINCE", lambda version: format_age(version.created_at)),
+    Column("BY", lambda version: version.created_by),
+    Column("ROLE", lambda version: version.role),
+    Column("PROVIDER", lambda version: version.provider),
+    Column("MODEL", lambda version: version.model, drop=1),
+    Column("HASH", lambda version: version.hash[:12]),
 ]
 
 GRANTS = [
-    ("TOOL", lambda grant: grant.tool),
-    ("RULE", lambda grant: "allowed" if grant.allowed else "denied"),
-    ("SINCE", lambda grant: format_age(grant.updated_at)),
-    ("BY", lambda grant: grant.updated_by),
+    Column("TOOL", lambda grant: grant.tool),
+    Column("RULE", lambda grant: "allowed" if grant.allowed else "denied"),
+    Column("SINCE", lambda grant: format_age(grant.updated_at)),
+    Column("BY", lambda grant: grant.updated_by),
 ]
 
 
@@ -53,7 +54,7 @@ def _limits(content: Any) -> str | None:
     return ", ".join(texts) or None
 
 
-FIELDS: Columns = (
+FIELDS: Fields = (
     ("id", lambda agent: agent.id),
     ("agent id", lambda version: version.agent_id),
     ("name", lambda agent: agent.name),
@@ -73,7 +74,7 @@ FIELDS: Columns = (
 )
 
 
-def _tool_fields(grants: Sequence[Any]) -> Columns:
+def _tool_fields(grants: Sequence[Any]) -> Fields:
     """Return the allowed and denied tools. As soon as one tool is allowed, only those are."""
     allowed = ", ".join(rule.tool for rule in grants if rule.allowed) or "all"
     denied = ", ".join(rule.tool for rule in grants if not rule.allowed) or None

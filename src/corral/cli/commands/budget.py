@@ -3,7 +3,8 @@
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App, pass_app
 from corral.cli.parameters import USD
 from corral.cli.render import format_age
 from corral.kernel.money import format_usd
@@ -11,14 +12,14 @@ from corral.kernel.money import format_usd
 
 def _columns(app: App) -> Columns:
     return [
-        ("SCOPE", lambda budget: app.scope_name(budget.scope)),
-        ("PERIOD", lambda budget: budget.period),
-        ("LIMIT", lambda budget: format_usd(budget.limit_micros)),
-        ("SPENT", lambda budget: format_usd(budget.spent_micros)),
-        ("RESERVED", lambda budget: format_usd(budget.reserved_micros)),
-        ("LEFT", lambda budget: format_usd(max(budget.left_micros, 0))),
-        ("SET", lambda budget: format_age(budget.updated_at)),
-        ("BY", lambda budget: budget.updated_by),
+        Column("SCOPE", lambda budget: app.scope_name(budget.scope)),
+        Column("PERIOD", lambda budget: budget.period),
+        Column("LIMIT", lambda budget: format_usd(budget.limit_micros)),
+        Column("SPENT", lambda budget: format_usd(budget.spent_micros)),
+        Column("RESERVED", lambda budget: format_usd(budget.reserved_micros)),
+        Column("LEFT", lambda budget: format_usd(max(budget.left_micros, 0))),
+        Column("SET", lambda budget: format_age(budget.updated_at)),
+        Column("BY", lambda budget: budget.updated_by),
     ]
 
 

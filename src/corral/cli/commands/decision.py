@@ -7,21 +7,23 @@ from typing import Any
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, read_body
 from corral.cli.render import format_age
 
 COLUMNS = [
-    ("ID", lambda decision: decision.id),
-    ("STATE", lambda decision: decision.state),
-    ("AUTHOR", lambda decision: decision.author),
-    ("CATEGORY", lambda decision: decision.category),
-    ("RECORDED", lambda decision: format_age(decision.created_at)),
-    (
+    Column("ID", lambda decision: decision.id),
+    Column("STATE", lambda decision: decision.state, is_state=True),
+    Column("AUTHOR", lambda decision: decision.author),
+    Column("CATEGORY", lambda decision: decision.category),
+    Column("RECORDED", lambda decision: format_age(decision.created_at)),
+    Column(
         "DEADLINE",
         lambda decision: format_age(decision.deadline_at) if decision.deadline_at else None,
+        drop=1,
     ),
-    ("TITLE", lambda decision: decision.title),
+    Column("TITLE", lambda decision: decision.title, shrink="truncate"),
 ]
 
 timeout_option = click.option(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from corral.cli.click_classes import Command
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
 from corral.cli.run_refresh import refresh_run
@@ -80,10 +81,10 @@ def _show_log(app: App, run: "Run", level: str) -> None:
     app.show_list(
         page.items,
         [
-            ("AT", lambda entry: format_age(entry.at)),
-            ("LEVEL", lambda entry: entry.level),
-            ("MESSAGE", lambda entry: entry.message),
-            ("DATA", lambda entry: entry.metadata),
+            Column("AT", lambda entry: format_age(entry.at)),
+            Column("LEVEL", lambda entry: entry.level),
+            Column("MESSAGE", lambda entry: entry.message, shrink="truncate"),
+            Column("DATA", lambda entry: entry.metadata, shrink="truncate"),
         ],
         empty="No log entries.",
     )

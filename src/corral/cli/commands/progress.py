@@ -4,18 +4,19 @@ import click
 
 from corral.cli import identity
 from corral.cli.click_classes import CommandGroup, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
 from corral.cli.task_view import agent_option, resolve_task
 
 
 def _columns(app: App) -> Columns:
     return [
-        ("AGENT", lambda progress: app.agent_name(progress.agent_id)),
-        ("UPDATED", lambda progress: format_age(progress.updated_at)),
-        ("PERCENT", lambda progress: progress.percent),
-        ("TASK", lambda progress: app.task_key(progress.task_id)),
-        ("CONTENT", lambda progress: progress.summary),
+        Column("AGENT", lambda progress: app.agent_name(progress.agent_id), drop=1),
+        Column("UPDATED", lambda progress: format_age(progress.updated_at)),
+        Column("PERCENT", lambda progress: progress.percent),
+        Column("TASK", lambda progress: app.task_key(progress.task_id)),
+        Column("CONTENT", lambda progress: progress.summary, shrink="truncate"),
     ]
 
 

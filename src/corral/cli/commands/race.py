@@ -1,11 +1,12 @@
 """`corral race`: run several attempts in parallel, compare them, and select a winner."""
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, USD, parse_pairs, read_body
 from corral.cli.race_view import (
@@ -23,13 +24,16 @@ from corral.cli.render import write_line
 from corral.cli.worktree_view import show_leftovers
 from corral.kernel.errors import Conflict, Invalid
 
+if TYPE_CHECKING:
+    from corral.domain.races.model import WinRate
+
 CHANGES = [
-    ("FILE", lambda change: change.name),
-    ("STATE", lambda change: change.state),
-    ("ADDED", lambda change: change.added),
-    ("REMOVED", lambda change: change.removed),
+    Column("FILE", lambda change: change.name),
+    Column("STATE", lambda change: change.state, is_state=True),
+    Column("ADDED", lambda change: change.added),
+    Column("REMOVED", lambda change: change.removed),
 ]
-BRANCH = ("BRANCH", lambda leftover: leftover.branch)
+BRANCH = Column("BRANCH", lambda leftover: leftover.branch)
 
 
 @click.group("race", cls=CommandGroup, help="Run several attempts in parallel and select a winner.")
@@ -366,17 +370,20 @@ def stats(app: App, by: str, since_ms: int | None) -> None:
     """Show win rates and cost per win, with 95% confidence intervals."""
     from corral.kernel.money import format_usd
 
+    def group_name(row: "WinRate") -> str | None:
+        return variation_name(row.key) if by == "variation" else row.key
+
     app.show_list(
         app.store.races.win_rates(by=by, since_ms=since_ms),
         [
-            (by.upper(), lambda row: variation_name(row.key) if by == "variation" else row.key),
-            ("ATTEMPTS", lambda row: row.attempts),
-            ("PASSED", lambda row: row.passed),
-            ("WINS", lambda row: row.wins),
-            ("RATE", lambda row: f"{row.win_rate:.0%}"),
-            ("INTERVAL", lambda row: f"{row.low:.0%} to {row.high:.0%}"),
-            ("COST", lambda row: format_usd(row.cost_micros)),
-            ("PER WIN", lambda row: format_usd(row.micros_per_win)),
+            Column(by.upper(), group_name),
+            Column("ATTEMPTS", lambda row: row.attempts),
+            Column("PASSED", lambda row: row.passed),
+            Column("WINS", lambda row: row.wins),
+            Column("RATE", lambda row: f"{row.win_rate:.0%}"),
+            Column("INTERVAL", lambda row: f"{row.low:.0%} to {row.high:.0%}"),
+            Column("COST", lambda row: format_usd(row.cost_micros), drop=1),
+            Column("PER WIN", lambda row: format_usd(row.micros_per_win)),
         ],
         empty="No round has been decided yet.",
     )

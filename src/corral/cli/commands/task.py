@@ -6,7 +6,8 @@ import click
 
 from corral.cli import identity
 from corral.cli.click_classes import CommandGroup, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, TIMESTAMP, read_body
 from corral.cli.render import format_age, write_line, write_table
 from corral.cli.task_view import (
@@ -29,15 +30,17 @@ MAX_SHOWN_DEPENDENCIES = 5
 
 def _columns(app: App) -> Columns:
     return [
-        ("KEY", lambda task: task.key),
-        ("STATE", lambda task: task.state),
-        ("ROLE", lambda task: task.role),
-        ("PRIORITY", lambda task: task.priority or None),
-        ("DEPENDS ON", _dependencies),
-        ("ASSIGNEE", lambda task: app.agent_name(task.agent_id or task.assignee_id)),
-        ("TITLE", lambda task: task.title),
-        ("REASON", lambda task: task.reason or _conflict(app, task)),
-        ("TASK ID", lambda task: task.id),
+        Column("KEY", lambda task: task.key),
+        Column("STATE", lambda task: task.state, is_state=True),
+        Column("ROLE", lambda task: task.role),
+        Column("PRIORITY", lambda task: task.priority or None, drop=2),
+        Column("DEPENDS ON", _dependencies),
+        Column("ASSIGNEE", lambda task: app.agent_name(task.agent_id or task.assignee_id)),
+        Column("TITLE", lambda task: task.title, shrink="truncate"),
+        Column(
+            "REASON", lambda task: task.reason or _conflict(app, task), shrink="truncate", drop=1
+        ),
+        Column("TASK ID", lambda task: task.id, drop=3),
     ]
 
 
@@ -56,28 +59,28 @@ def _conflict(app: App, task: Any) -> str | None:
 
 
 SNAPSHOT = [
-    ("KEY", lambda task: task.key),
-    ("STATE", lambda task: task.state or "unknown"),
-    ("AGENT", lambda task: task.agent),
-    ("LAST", lambda task: task.verb),
-    ("BY", lambda task: task.actor),
-    ("SINCE", lambda task: format_age(task.since) if task.since else None),
-    ("ID", lambda task: task.id),
-    ("TITLE", lambda task: task.title),
+    Column("KEY", lambda task: task.key),
+    Column("STATE", lambda task: task.state or "unknown", is_state=True),
+    Column("AGENT", lambda task: task.agent, drop=1),
+    Column("LAST", lambda task: task.verb),
+    Column("BY", lambda task: task.actor),
+    Column("SINCE", lambda task: format_age(task.since) if task.since else None),
+    Column("ID", lambda task: task.id),
+    Column("TITLE", lambda task: task.title, shrink="truncate"),
 ]
 SNAPSHOT_LOCKS = [
-    ("LOCKED", lambda lock: lock.path),
-    ("MODE", lambda lock: lock.mode),
-    ("OWNER", lambda lock: lock.owner),
-    ("SINCE", lambda lock: format_age(lock.held_at)),
-    ("ID", lambda lock: lock.id),
+    Column("LOCKED", lambda lock: lock.path),
+    Column("MODE", lambda lock: lock.mode),
+    Column("OWNER", lambda lock: lock.owner, drop=1),
+    Column("SINCE", lambda lock: format_age(lock.held_at)),
+    Column("ID", lambda lock: lock.id),
 ]
 TEMPLATES = [
-    ("NAME", lambda template: template.name),
-    ("TASKS", lambda template: ", ".join(part.key for part in template.parts)),
-    ("DESCRIPTION", lambda template: template.help),
+    Column("NAME", lambda template: template.name),
+    Column("TASKS", lambda template: ", ".join(part.key for part in template.parts)),
+    Column("DESCRIPTION", lambda template: template.help, shrink="wrap"),
 ]
-TASK = ("TASK", lambda leftover: leftover.key or leftover.task_id)
+TASK = Column("TASK", lambda leftover: leftover.key or leftover.task_id)
 
 
 @click.group("task", cls=CommandGroup, help="Manage tasks and their dependencies.")

@@ -6,21 +6,22 @@ from typing import Any, NamedTuple
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App, pass_app
 
 
 def columns(app: App) -> Columns:
     """Return the columns of a wiring, with names instead of ids."""
     return [
-        ("ID", lambda wiring: wiring.id),
-        ("STATE", lambda wiring: wiring.state),
-        ("WHO", lambda wiring: app.agent_name(wiring.agent_id)),
-        ("PLACE", lambda wiring: covered(app, wiring)),
-        ("TRIGGER", lambda wiring: " ".join(filter(None, [wiring.trigger, wiring.pattern]))),
-        ("SENDERS", lambda wiring: wiring.scope),
-        ("UNMATCHED", lambda wiring: wiring.unmatched),
-        ("SESSION", lambda wiring: wiring.mode),
-        ("PRIORITY", lambda wiring: wiring.priority),
+        Column("ID", lambda wiring: wiring.id),
+        Column("STATE", lambda wiring: wiring.state, is_state=True),
+        Column("WHO", lambda wiring: app.agent_name(wiring.agent_id)),
+        Column("PLACE", lambda wiring: covered(app, wiring), shrink="truncate"),
+        Column("TRIGGER", lambda wiring: " ".join(filter(None, [wiring.trigger, wiring.pattern]))),
+        Column("SENDERS", lambda wiring: wiring.scope),
+        Column("UNMATCHED", lambda wiring: wiring.unmatched, drop=1),
+        Column("SESSION", lambda wiring: wiring.mode),
+        Column("PRIORITY", lambda wiring: wiring.priority, drop=2),
     ]
 
 
@@ -34,10 +35,10 @@ def covered(app: App, wiring: Any) -> str:
 def routes(app: App) -> Columns:
     """Return the columns of the routing decision of each wiring."""
     return [
-        ("WHO", lambda route: app.agent_name(route.agent_id)),
-        ("RECEIVES", lambda route: "yes" if route.wakes else "no"),
-        ("BECAUSE", lambda route: route.reason),
-        ("WIRING", lambda route: route.wiring_id),
+        Column("WHO", lambda route: app.agent_name(route.agent_id)),
+        Column("RECEIVES", lambda route: "yes" if route.wakes else "no"),
+        Column("BECAUSE", lambda route: route.reason, shrink="truncate"),
+        Column("WIRING", lambda route: route.wiring_id, drop=1),
     ]
 
 
