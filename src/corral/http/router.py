@@ -65,7 +65,7 @@ class ApiRouter:
         self, scope: Scope, receive: Receive, send: Send, parts: list[str]
     ) -> None:
         request = await _decode_request(scope, receive, parts)
-        _check_scope(request)
+        _require_full_scope(request)
         redacted: list[str] = []
         perform = partial(_perform, request, redacted)
         policy = request.call.policy
@@ -209,7 +209,7 @@ async def _decode_request(scope: Scope, receive: Receive, parts: list[str]) -> D
     return DecodedCall(call, arguments, scope["state"]["store"], who, key)
 
 
-def _check_scope(request: DecodedCall) -> None:
+def _require_full_scope(request: DecodedCall) -> None:
     """Raise Refused if the operation needs a token with full scope and this one is read-only."""
     call, who = request.call, request.who
     if call.policy.needs_full_scope and not who.may_write:
