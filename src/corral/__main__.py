@@ -35,7 +35,7 @@ def main() -> None:
         return
     if sys.argv[1:2] == ["hook"] and not {"--help", "-h", "--store", "--json"} & {*sys.argv}:
         _run_hook()
-    if sys.argv[1:2] == ["run"] and "--help" not in sys.argv:
+    if sys.argv[1:2] in (["run"], ["resume"]) and not {"--help", "-h"} & {*sys.argv}:
         from contextlib import suppress
 
         from corral.adapters import supervisor_process

@@ -2,8 +2,9 @@
 
 A hook runs at every tool call, so it bypasses the command line parser and imports only what a lock
 check needs. A refusal names the owner of the file and the end of the lock. If Corral itself fails
-(invalid input, unavailable store), the tool call is allowed: the error goes to standard error and
-the exit code is 1, which no agent CLI treats as a refusal.
+(invalid input, unavailable store), the tool call or commit is allowed: the error goes to standard
+error. The exit code is 1, which no agent CLI treats as a refusal; for git, which treats every code
+but 0 as a refusal, it is 0.
 """
 
 import os
@@ -27,28 +28,28 @@ WRITE_SECONDS = 5.0
 
 def run(args: "Sequence[str]", url: str | None = None) -> int:
     """Run one hook and return its exit code; never raises (unless CORRAL_DEBUG is set)."""
-    if len(args) != 2:
-        return _fail("expected a provider and an event, as in `corral hook claude pre-tool-use`")
-    provider, event = args
-    handle = _handle_git_event if provider == "git" else _handle_tool_event
+    is_git = bool(args) and args[0] == "git"
     try:
+        if len(args) != 2:
+            raise Invalid("Expected a provider and an event: `corral hook claude pre-tool-use`.")
+        handle = _handle_git_event if is_git else _handle_tool_event
+        provider, event = args
         return handle(provider, event, url)
     except StoreUnavailable as error:
         if error.reason == "missing":
             return 0  # without a store there are no locks
-        _fail(error.message)
+        _print_error(error.message)
     except CorralError as error:
-        _fail(error.message)
+        _print_error(error.message)
     except Exception as error:
         if os.environ.get("CORRAL_DEBUG"):
             raise
-        _fail(f"{type(error).__name__}: {error}")
-    return 0 if provider == "git" else HOOK_FAILED  # git treats every other code as a refusal
+        _print_error(f"{type(error).__name__}: {error}")
+    return 0 if is_git else HOOK_FAILED
 
 
-def _fail(message: str) -> int:
+def _print_error(message: str) -> None:
     sys.stderr.write(f"corral hook: {message}\n")
-    return HOOK_FAILED
 
 
 def _open(url: str | None) -> "Corral":
@@ -61,8 +62,8 @@ def _handle_tool_event(provider: str, event: str, url: str | None) -> int:
     from corral.adapters import hook_payloads
 
     if provider not in hook_payloads.PROVIDERS:
-        return _fail(
-            f"unknown provider {provider!r}: expected {', '.join(hook_payloads.PROVIDERS)} or git"
+        raise Invalid(
+            f"Unknown provider {provider!r}: expected {', '.join(hook_payloads.PROVIDERS)} or git."
         )
     moment = hook_payloads.classify_event(event)
     if moment is None:
@@ -70,7 +71,7 @@ def _handle_tool_event(provider: str, event: str, url: str | None) -> int:
     try:
         paths = hook_payloads.list_edited_paths(sys.stdin.buffer.read(MAX_INPUT_BYTES), os.getcwd())
     except ValueError as error:
-        return _fail(f"cannot parse the hook input of {provider}: {error}")
+        raise Invalid(f"Cannot parse the hook input of {provider}: {error}.") from None
     if not paths:
         return 0
     with _open(url) as store, store.write_timeout(WRITE_SECONDS):
@@ -117,7 +118,7 @@ def _record_touches(store: "Corral", paths: "Sequence[str]") -> int:
 def _handle_git_event(_: str, event: str, url: str | None) -> int:
     """Refuse a commit that changes files locked by others."""
     if event != "pre-commit":
-        return _fail(f"unknown git hook {event!r}: expected pre-commit")
+        raise Invalid(f"Unknown git hook {event!r}: expected pre-commit.")
     from corral.adapters import git
 
     top = git.find_worktree_root(os.getcwd())

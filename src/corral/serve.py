@@ -39,7 +39,7 @@ from corral.api import Corral, open_service
 from corral.daemon.loop_manager import LoopManager
 from corral.http.app import LOOPBACK_HOSTS, create_app
 from corral.http.connections import build_server_options
-from corral.kernel.errors import CorralError, Invalid, Refused
+from corral.kernel.errors import CorralError, Invalid, Refused, StoreUnavailable
 from corral.mcp.http import routes as tool_routes
 from corral.web.pages import error_page
 from corral.web.pages import routes as page_routes
@@ -49,7 +49,6 @@ REQUEST_SECONDS = 2  # the part of it for requests in progress
 BACKLOG = 1_024
 MAX_OPEN_FILES = 8_192  # for open browser tabs, and one for each supervisor
 MAX_LOG_BYTES = 1 << 20
-ERROR_EXIT_CODES = {"store_unavailable": 5, "invalid": 2}
 
 log = logging.getLogger("corral")
 
@@ -93,7 +92,7 @@ class DaemonServer:
         self._exit_code = 0
 
     def run(self) -> int:
-        """Serve until stopped, and return the exit code."""
+        """Serve until stopped, and return the exit code. Call it once, on the main thread."""
         options, store = self._options, self._store
         seat = DaemonLock(store.db.url)
         try:
@@ -121,7 +120,8 @@ class DaemonServer:
 
                     self._server = Server(app, started)
                     self._install_signal_handlers()
-                    asyncio.run(self._server.serve([listening]))
+                    if not self._is_stopping:  # a loop may have given up before the server existed
+                        asyncio.run(self._server.serve([listening]))
                 finally:
                     if not host.end(SHUTDOWN_SECONDS - REQUEST_SECONDS):
                         log.warning(
@@ -176,7 +176,7 @@ class DaemonServer:
         self._stop(0)
 
     def _give_up(self, reason: str) -> None:
-        self._stop(ERROR_EXIT_CODES["store_unavailable"])
+        self._stop(StoreUnavailable.exit_status)
 
     def _stop(self, exit_code: int) -> None:
         self._is_stopping = True
@@ -303,7 +303,7 @@ def main(arguments: list[str] | None = None) -> int:
         log.error("%s", error.message)
         details = {"code": error.code, "message": error.message, "details": error.details}
         _report_start(options.ready, {"error": details})
-        return ERROR_EXIT_CODES.get(error.code, 4)
+        return error.exit_status
 
 
 if __name__ == "__main__":

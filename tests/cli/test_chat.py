@@ -30,7 +30,7 @@ def test_channel_is_added_wired_previewed_and_removed(
     assert "chat works" in cli("channel", "test", "chat").out
     assert cli.error("channel", "add", "chat", "fake")["exit_code"] == 4
     assert cli.error("channel", "add", "x", "pigeon")["exit_code"] == 2
-    assert cli.error("channel", "add", "x", "fake", "--set", "colour")["exit_code"] == 2
+    assert cli.error("channel", "add", "x", "fake", "--config", "colour")["exit_code"] == 2
     assert cli.error("channel", "show", "nowhere")["exit_code"] == 3
     event = IncomingEvent(event_id="1", place="room", sender="ann", sender_name="Ann", text="hello")
     store.messages.receive("chat", event)
@@ -41,17 +41,25 @@ def test_channel_is_added_wired_previewed_and_removed(
     assert cli.json("place", "block", place["id"])["state"] == "blocked"
     assert cli.json("place", "unblock", place["id"])["state"] == "open"
     wiring = cli.json(
-        "wiring", "add", "ada", "--place", place["id"], "--on", "mention", "--session", "thread"
+        "wiring",
+        "add",
+        "ada",
+        "--place",
+        place["id"],
+        "--trigger",
+        "mention",
+        "--session-mode",
+        "thread",
     )
     assert (wiring["trigger"], wiring["mode"]) == ("mention", "thread")
-    (route,) = cli.json("wiring", "try", place["id"], "@ada hello")
+    (route,) = cli.json("wiring", "test", place["id"], "@ada hello")
     assert route["wakes"] is True
-    (route,) = cli.json("wiring", "try", place["id"], "hello")
+    (route,) = cli.json("wiring", "test", place["id"], "hello")
     assert route["wakes"] is False
-    assert cli.json("wiring", "try", "chat/elsewhere", "hello") == []
+    assert cli.json("wiring", "test", "chat/elsewhere", "hello") == []
     assert cli("wiring", "list").out.split()[11:14] == ["ada", "room", "mention"]
     assert [result["id"] for result in cli.json("wiring", "list")] == [wiring["id"]]
-    edited = cli.json("wiring", "change", wiring["id"], "--on", "pattern", "--pattern", "deploy")
+    edited = cli.json("wiring", "edit", wiring["id"], "--trigger", "pattern", "--pattern", "deploy")
     assert (edited["id"], edited["pattern"], edited["mode"]) == (
         wiring["id"],
         "deploy",
@@ -64,7 +72,7 @@ def test_channel_is_added_wired_previewed_and_removed(
         "thread",
         5,
     )
-    assert cli.error("wiring", "change", wiring["id"], "--on", "command")["exit_code"] == 2
+    assert cli.error("wiring", "edit", wiring["id"], "--trigger", "command")["exit_code"] == 2
     assert "No messages wait" in cli("message", "held").out
     (sender,) = cli.json("sender", "list")
     approved = cli.json("sender", "approve", sender["id"], "--person", "ann", "--role", "admin")
@@ -77,7 +85,7 @@ def test_channel_is_added_wired_previewed_and_removed(
     assert cli.json("destination", "revoke", "ada", "room")["state"] == "revoked"
     grant = cli.json("destination", "grant", "ada", place["id"], "--name", "crew")
     assert grant["name"] == "crew"
-    (item,) = cli.json("message", "say", place["id"], "news for all")
+    (item,) = cli.json("message", "post", place["id"], "news for all")
     monkeypatch.setenv("CORRAL_AGENT", "ada")
     (message,) = cli.json("message", "send", "hello", "--to", "crew")
     assert cli.error("message", "send", "hello", "--to", "elsewhere")["exit_code"] == 4

@@ -55,12 +55,12 @@ def test_decision_is_recorded_proposed_and_reviewed(
 ) -> None:
     monkeypatch.setenv("CORRAL_AGENT", "ada")
     decision = cli.json(
-        "decision", "record", "Use msgspec", "--why", "fast", "--alternative", "pydantic",
+        "decision", "record", "Use msgspec", "--rationale", "fast", "--alternative", "pydantic",
         "--category", "dependency",
     )  # fmt: skip
     assert (decision["state"], decision["author"]) == ("recorded", "agent:ada")
     gates = [
-        cli.json("decision", "record", "Drop it", "--confirm", "--key", f"k{n}") for n in range(2)
+        cli.json("decision", "record", "Drop it", "--propose", "--key", f"k{n}") for n in range(2)
     ]
     ids = [gate["id"] for gate in gates]
     assert cli.error("decision", "confirm", ids[0])["exit_code"] == 4
@@ -75,7 +75,7 @@ def test_decision_is_recorded_proposed_and_reviewed(
     assert cli.error("decision", "reject", ids[0])["exit_code"] == 4
     assert cli("decision", "wait", ids[0]).code == 0
     monkeypatch.setenv("CORRAL_AGENT", "ada")
-    result = cli("decision", "record", "Drop it", "--confirm", "--key", "k0", "--wait")
+    result = cli("decision", "record", "Drop it", "--propose", "--key", "k0", "--wait")
     assert (result.code, result.out) == (0, f"{ids[0]} is confirmed (go).\n")
     assert len(cli.json("mail", "list", "--mailbox", "agent:ada")) == 1
     assert cli.json("show", ids[1])["decided_by"] == "user:tester"
@@ -83,7 +83,7 @@ def test_decision_is_recorded_proposed_and_reviewed(
 
 
 def test_rejected_proposal_exits_with_1(cli: Cli) -> None:
-    gate = cli.json("decision", "record", "Drop it", "--confirm")
+    gate = cli.json("decision", "record", "Drop it", "--propose")
     cli.json("decision", "dismiss", gate["id"])
     assert cli("decision", "wait", gate["id"]).code == 1
 

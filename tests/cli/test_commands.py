@@ -150,7 +150,7 @@ def test_events_are_followed_from_a_cursor(cli: Cli) -> None:
     events = cli.json("events")
     assert [event["verb"] for event in events] == ["put", "put", "put"]
     assert len(cli.json("events", "--after", events[0]["cursor"])) == 2
-    assert len(cli.json("event", "--subject", events[2]["subject"])) == 1
+    assert len(cli.json("events", "--subject", events[2]["subject"])) == 1
     lines = cli("events", "-f", "--after", events[1]["cursor"], "--timeout", "0s").out.splitlines()
     assert len(lines) == 1
     assert lines[0].endswith(f"letter put {events[2]['subject']}")
@@ -205,7 +205,16 @@ def test_help_has_a_short_name(cli: Cli, path: list[str]) -> None:
 
 def test_schedule_is_created_changed_run_and_reviewed(cli: Cli) -> None:
     cli.json("agent", "create", "ada", "--provider", "scripted")
-    args = ("schedule", "task", "ada", "report", "--cron", "0 9 * * *", "--zone", "Europe/Berlin")
+    args = (
+        "schedule",
+        "task",
+        "ada",
+        "report",
+        "--cron",
+        "0 9 * * *",
+        "--timezone",
+        "Europe/Berlin",
+    )
     result = cli.json(*args, "--script", "echo two mails", "--script-timeout", "5s")
     assert (result["script"], result["script_timeout_ms"], result["overlap"]) == (
         "echo two mails",

@@ -161,14 +161,14 @@ def test_conflicting_worktrees_are_reported_before_a_merge(
     (second / "fresh").write_text("x\n")
     (third / "b.py").write_text("third\n")
     before = list_objects(folder), status(second)
-    result = cli("lock", "forecast", "--json")
+    result = cli("lock", "conflicts", "--json")
     (clash,) = json.loads(result.out)
     assert result.code == 1
     assert clash["files"] == ["a.py"]
     assert {clash["one"]["branch"], clash["other"]["branch"]} == {"one", "other"}
     assert (list_objects(folder), status(second)) == before
     (second / "a.py").write_text("a.py\n" * 20)
-    assert cli("lock", "forecast", "--json").out == "[]\n"
+    assert cli("lock", "conflicts", "--json").out == "[]\n"
 
 
 def test_both_owners_are_notified_once(cli: Cli, folder: Path, url: str) -> None:

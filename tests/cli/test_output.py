@@ -13,103 +13,104 @@ from rich.console import Console
 from corral.__main__ import main as main_of_corral
 from corral.adapters import supervisor_process
 from corral.cli import main, render, run_command
+from corral.cli.columns import Column
 from corral.config import home, make_private_folder
 from corral.kernel.display_text import escape_unprintable
 from tests.support.cli_runner import Cli
 from tests.support.grouped_cases import each_case
 
 BAD_INPUT = {
-    "another program's word": (["kill", "x"], 2, "Did you mean stop?"),
-    "a verb without its noun": (["backup", "x"], 2, "Did you mean db backup?"),
-    "a reference where a name belongs": (
+    "command of another program": (["kill", "x"], 2, "Did you mean stop?"),
+    "verb without its noun": (["backup", "x"], 2, "Did you mean db backup?"),
+    "secret reference instead of a name": (
         ["channel", "add", "tg", "telegram", "--secret", "token=env:TOKEN"],
         2,
         "`corral secret set NAME env:VARIABLE`",
     ),
-    "an unknown noun": (["frobnicate"], 2, "Unknown command 'frobnicate'"),
-    "a noun that is nearly right": (["mial", "list"], 2, "Did you mean mail?"),
-    "an unknown verb": (["mail", "frobnicate"], 2, "See `corral mail --help`"),
-    "a missing argument": (["mail", "put", "agent:a"], 2, "BODY"),
-    "an unknown id": (["mail", "show", "let_999"], 3, "let_999"),
-    "a malformed id": (["project", "show", "prj_!!"], 2, "prj_"),
-    "a path in the place of a number": (["lock", "release", "a.py"], 2, "`corral lock list`"),
-    "an id of nothing": (["race", "show", "race_1"], 2, "`corral race list`"),
-    "a wrong mailbox": (["mail", "put", "unknown", "x"], 2, "Invalid mailbox"),
-    "a wrong duration": (["timer", "set", "agent:a", "x", "--in", "soon"], 2, "soon"),
-    "a wrong moment": (["timer", "set", "agent:a", "x", "--at", "noon"], 2, "Invalid time"),
-    "a timer without a time": (["timer", "set", "agent:a", "x"], 2, "--in 10m"),
-    "a timer in the past": (
+    "unknown noun": (["frobnicate"], 2, "Unknown command 'frobnicate'"),
+    "misspelled noun": (["mial", "list"], 2, "Did you mean mail?"),
+    "unknown verb": (["mail", "frobnicate"], 2, "See `corral mail --help`"),
+    "missing argument": (["mail", "put", "agent:a"], 2, "BODY"),
+    "unknown id": (["mail", "show", "let_999"], 3, "let_999"),
+    "malformed id": (["project", "show", "prj_!!"], 2, "prj_"),
+    "path instead of a lock id": (["lock", "release", "a.py"], 2, "`corral lock list`"),
+    "id of a missing race": (["race", "show", "race_1"], 2, "`corral race list`"),
+    "invalid mailbox": (["mail", "put", "unknown", "x"], 2, "Invalid mailbox"),
+    "invalid duration": (["timer", "set", "agent:a", "x", "--in", "soon"], 2, "soon"),
+    "invalid time": (["timer", "set", "agent:a", "x", "--at", "noon"], 2, "Invalid time"),
+    "timer without a time": (["timer", "set", "agent:a", "x"], 2, "--in 10m"),
+    "timer in the past": (
         ["timer", "set", "agent:a", "x", "--at", "2020-01-01T00:00"],
         2,
         "365",
     ),
-    "a timer too short": (["timer", "set", "agent:a", "x", "--in", "4s"], 2, "5 s to 365 days"),
-    "a wrong cron": (
+    "timer too short": (["timer", "set", "agent:a", "x", "--in", "4s"], 2, "5 s to 365 days"),
+    "invalid cron rule": (
         ["schedule", "create", "agent:a", "x", "--cron", "hi"],
         2,
         "Invalid cron rule",
     ),
-    "a day that never comes": (
+    "impossible cron day": (
         ["schedule", "create", "agent:a", "x", "--cron", "0 0 30 2 *"],
         2,
         "30 2",
     ),
-    "a wrong zone": (
-        ["schedule", "create", "agent:a", "x", "--cron", "0 0 * * *", "--zone", "Mars/Base"],
+    "unknown time zone": (
+        ["schedule", "create", "agent:a", "x", "--cron", "0 0 * * *", "--timezone", "Mars/Base"],
         2,
         "Unknown time zone",
     ),
-    "two rules": (
+    "two schedule rules": (
         ["schedule", "create", "agent:a", "x", "--cron", "0 0 * * *", "--every", "1m"],
         2,
         "Exactly one of",
     ),
-    "a task without a rule": (
+    "task without a rule": (
         ["schedule", "task", "ada", "x"],
         2,
         "--in, --at, --every and --cron",
     ),
-    "a move to where nothing can be created": (
+    "move to an unwritable directory": (
         ["db", "move", "--yes", "sqlite:////proc/x/y.db"],
         5,
         "/proc/x/y.db",
     ),
-    "an unknown setting": (
+    "unknown setting": (
         ["setting", "set", "mail.max_atempts", "1"],
         2,
         "Did you mean mail.max_attempts?",
     ),
-    "a setting in brackets upon brackets": (
+    "deeply nested setting": (
         ["setting", "set", "mail.max_attempts", "[" * 5_000],
         2,
         "int",
     ),
-    "a body in brackets upon brackets": (
+    "deeply nested body": (
         ["mail", "put", "agent:ada", "--as-json", "[" * 5_000],
         2,
         "not valid JSON",
     ),
-    "a setting of the wrong type": (["setting", "set", "mail.max_attempts", "many"], 2, "int"),
-    "a setting out of its bounds": (
+    "setting of the wrong type": (["setting", "set", "mail.max_attempts", "many"], 2, "int"),
+    "setting out of bounds": (
         ["setting", "set", "runs.retention_ms", "1ms"],
         2,
         "expected 1m to 3650d.",
     ),
-    "a backup that is not there": (["db", "restore", "/none/x"], 2, "/none/x"),
-    "a body that is no JSON": (
+    "missing backup file": (["db", "restore", "/none/x"], 2, "/none/x"),
+    "body is not JSON": (
         ["mail", "put", "agent:a", "{", "--as-json"],
         2,
         "is not valid JSON",
     ),
-    "a file that is not there": (["mail", "put", "agent:a", "@/none/x"], 2, "Cannot read"),
-    "a NUL byte": (["mail", "put", "agent:a", "a\0b"], 2, "NUL"),
+    "missing body file": (["mail", "put", "agent:a", "@/none/x"], 2, "Cannot read"),
+    "NUL byte": (["mail", "put", "agent:a", "a\0b"], 2, "NUL"),
     "invalid UTF-8": (["mail", "put", "agent:a", "\udcff"], 2, "not valid UTF-8"),
-    "a body of 10 MB": (["mail", "put", "agent:a", "x" * 10_000_000], 2, "1,048,576"),
-    "a directory that is not there": (["project", "register", "/none/such"], 2, "/none/such"),
-    "a size that is none": (["run", "--keep", "²", "--", "true"], 2, "Invalid size"),
-    "a restart that is none": (["run", "--restart", "on-failure:²", "--", "true"], 2, "restart"),
-    "a hunk that is none": (["race", "graft", "r", "1", "--hunk", "a#²"], 2, "Invalid hunk"),
-    "a cursor of another list": (["mail", "list", "--after", "zzz"], 2, "zzz"),
+    "body of 10 MB": (["mail", "put", "agent:a", "x" * 10_000_000], 2, "1,048,576"),
+    "missing project directory": (["project", "register", "/none/such"], 2, "/none/such"),
+    "invalid size": (["run", "--max-output", "²", "--", "true"], 2, "Invalid size"),
+    "invalid restart policy": (["run", "--restart", "on-failure:²", "--", "true"], 2, "restart"),
+    "invalid hunk": (["race", "graft", "r", "1", "--hunk", "a#²"], 2, "Invalid hunk"),
+    "cursor of another list": (["mail", "list", "--after", "zzz"], 2, "zzz"),
 }
 
 
@@ -135,6 +136,12 @@ def test_error_is_json_where_json_was_requested(cli: Cli) -> None:
     }
     assert cli.error("mail", "nonsense")["code"] == "usage"
     assert cli.error("mail", "show", "\udcff")["code"] == "invalid", "invalid text is rejected too"
+
+
+def test_json_option_of_the_users_program_is_not_ours(cli: Cli) -> None:
+    result = cli("run", "--restart", "sometimes", "--", "jq", "--json")
+    assert result.code == 2
+    assert result.err.startswith("corral: ")
 
 
 def test_ambiguous_id_is_rejected_with_its_candidates(cli: Cli) -> None:
@@ -260,7 +267,10 @@ def test_state_has_a_colour_and_an_equal_name_has_none(
 ) -> None:
     terminal = Console(force_terminal=True, color_system="standard", width=80)
     monkeypatch.setattr(render, "console", lambda: terminal)
-    columns = [("STATE", lambda row: row[0]), ("NAME", lambda row: row[1])]
+    columns = [
+        Column("STATE", lambda row: row[0], is_state=True),
+        Column("NAME", lambda row: row[1]),
+    ]
     render.write_table([("failed", "broken"), ("running", "failed")], columns)
     _, first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("\x1b[31mfailed")

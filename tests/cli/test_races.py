@@ -93,7 +93,7 @@ def test_race_from_start_to_export(cli: Cli, project: Path) -> None:
     run_ok(cli, "race", "clean", race["id"], "--yes")
     run_ok(cli, "race", "finish", race["id"])
     assert cli.json("race", "show", race["id"])["state"] == "completed"
-    assert "ben" in run_ok(cli, "race", "winning").out
+    assert "ben" in run_ok(cli, "race", "stats").out
 
 
 def test_difference_of_two_attempts_is_shown(cli: Cli, project: Path) -> None:

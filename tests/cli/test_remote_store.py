@@ -41,7 +41,7 @@ def cli(
 
 
 def test_token_is_created_listed_and_revoked(cli: Cli) -> None:
-    result = cli("token", "create", "phone", "--read", "--for", "30d")
+    result = cli("token", "create", "phone", "--read", "--expires-in", "30d")
     assert result.out.startswith("crl_")
     assert result.err, "the output asks the user to save it"
     assert {token["name"] for token in cli.json("token", "list")} == {"phone", "tests"}

@@ -112,7 +112,7 @@ def test_bad_input_is_one_sentence_with_its_exit_code(cli: Cli, team: Path) -> N
         (("task", "claim", "--agent", "unknown"), 3),
         (("task", "show", "nothing"), 3),
         (("delegation", "show", "dlg_zz"), 3),
-        (("delegation", "delegate", "ada", ""), 2),
+        (("delegation", "create", "ada", ""), 2),
         (("plan", "show", "ada"), 3),
         (("progress", "report", "x", "--agent", "ada", "--percent", "200"), 2),
     ):
@@ -139,7 +139,7 @@ def test_lead_steers_by_commands(cli: Cli, team: Path) -> None:
     ):
         assert cli.json("task", *arguments)["state"] == state
     run_ok(cli, "task", "edit", "build", "--priority", "7")
-    value = cli.json("task", "delegate", "build", "ada", "--within", "1h")
+    value = cli.json("task", "delegate", "build", "ada", "--deadline", "1h")
     assert value["to_mailbox"] == "agent:ada"
     assert [item["id"] for item in cli.json("delegation", "list")] == [value["id"]]
     assert cli.json("delegation", "cancel", value["id"])[0]["state"] == "cancelled"
@@ -153,7 +153,7 @@ def test_lead_steers_by_commands(cli: Cli, team: Path) -> None:
     result = cli.json("task", "apply", "bugfix", "the login", "--key", "login")
     assert [task["key"] for task in result] == ["login/reproduce", "login/fix", "login/review"]
     assert "bugfix" in run_ok(cli, "task", "templates").out
-    text = cli.json("delegation", "delegate", "ada", "find out")
+    text = cli.json("delegation", "create", "ada", "find out")
     assert cli.json("delegation", "finish", text["id"], "42", "--agent", "ada")["result"] == "42"
 
 

@@ -8,6 +8,7 @@ import pytest
 import corral
 from corral.adapters.providers.registry import list_providers
 from corral.api.runs import RunOptions
+from corral.cli.columns import Column
 from corral.cli.commands import resume, run
 from corral.cli.render import _distribute_width, _fit_columns
 from corral.services.runs.request import RunRequest
@@ -119,7 +120,11 @@ def test_resume_takes_the_options_of_run() -> None:
 
 
 def test_narrow_table_drops_lesser_columns_and_never_the_first() -> None:
-    columns = [("PROJECT", str), ("WHAT", lambda _: "x" * 40), ("PID", lambda _: "12345")]
+    columns = [
+        Column("PROJECT", str, drop=2),
+        Column("WHAT", lambda _: "x" * 40, shrink="truncate", drop=1),
+        Column("PID", lambda _: "12345", drop=3),
+    ]
     for width, titles, last in (
         (70, ["PROJECT", "WHAT", "PID"], [9, 40, 5]),
         (30, ["PROJECT", "WHAT", "PID"], [9, 12, 5]),
@@ -127,26 +132,26 @@ def test_narrow_table_drops_lesser_columns_and_never_the_first() -> None:
         (5, ["PROJECT"], [9]),
     ):
         value, rows, widths = _fit_columns(["the-first"], columns, width)
-        assert ([title for title, _ in value], widths) == (titles, last)
+        assert ([column.title for column in value], widths) == (titles, last)
         assert len(rows[0]) == len(titles)
     assert _distribute_width([8, 8], [40, 10], 10) == [16, 10]
 
 
 def test_narrow_run_list_shows_names_or_commands() -> None:
     columns = [
-        ("ID", lambda _: "x" * 30),
-        ("STATE", lambda _: "completed"),
-        ("NAME", lambda name: name),
-        ("WHAT", lambda _: "fix the failing test"),
-        ("ENDED", lambda _: "12m ago"),
-        ("EXIT", lambda _: "127"),
+        Column("ID", lambda _: "x" * 30),
+        Column("STATE", lambda _: "completed"),
+        Column("NAME", lambda name: name),
+        Column("WHAT", lambda _: "fix the bug", shrink="truncate", drop=1, replaces="NAME"),
+        Column("ENDED", lambda _: "12m ago"),
+        Column("EXIT", lambda _: "127"),
     ]
     for given_names, titles in (
         ([None, None], ["ID", "STATE", "WHAT", "ENDED"]),
         ([None, "broken"], ["ID", "STATE", "NAME", "ENDED"]),
     ):
         value, _, widths = _fit_columns(given_names, columns, 60)
-        assert [title for title, _ in value] == titles
+        assert [column.title for column in value] == titles
         assert sum(widths) + 2 * (len(widths) - 1) <= 60
 
 

@@ -263,7 +263,14 @@ def test_commit_of_locked_or_removed_files_is_rejected(folder: Path, call: Hook)
     (folder / "README").write_text("y")
     git(folder, "add", "-A")
     assert call("git", "pre-commit") == (0, "", "")
-    assert call("git", "pre-push").code == 1
+
+
+@pytest.mark.parametrize("arguments", [["git", "commit-msg"], ["git"], ["git", "pre-commit", "x"]])
+def test_failing_hook_blocks_no_commit(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert hooks.run(arguments) == 0
+    assert capsys.readouterr().err.startswith("corral hook: ")
 
 
 def test_commit_outside_every_project_passes(

@@ -31,7 +31,7 @@ def read_tree(folder: Path) -> dict[str, tuple[str, int]]:
 
 
 def target_options(*names: str) -> list[str]:
-    return [word for name in names for word in ("--for", name)]
+    return [word for name in names for word in ("--target", name)]
 
 
 def test_hooks_are_installed_once_and_removed_completely(cli: Cli, folder: Path) -> None:
@@ -104,13 +104,13 @@ def test_failed_installation_installs_nothing(cli: Cli, folder: Path) -> None:
         before = read_tree(folder)
         assert cli.error("lock", "install", str(folder))["code"] == "refused"
         assert read_tree(folder) == before
-    assert cli.error("lock", "install", str(folder), "--for", "emacs")["exit_code"] == 2
+    assert cli.error("lock", "install", str(folder), "--target", "emacs")["exit_code"] == 2
     assert cli.error("lock", "install", str(folder / "none"))["exit_code"] == 2
 
 
 def test_shared_hooks_are_left_alone(cli: Cli, folder: Path, tmp_path: Path) -> None:
     git(folder, "config", "core.hooksPath", str(tmp_path / "everybodys"))
-    error = cli.error("lock", "install", str(folder), "--for", "git")
+    error = cli.error("lock", "install", str(folder), "--target", "git")
     assert error["code"] == "refused"
     assert error["details"]["reason"] == "foreign_hooks"
 
@@ -119,7 +119,9 @@ def test_outside_git_only_agent_hooks_are_installed(cli: Cli, tmp_path: Path) ->
     (tmp_path / "plain").mkdir()
     (did,) = cli.json("lock", "install", str(tmp_path / "plain"))
     assert did["target"] == "claude"
-    assert cli.error("lock", "install", str(tmp_path / "plain"), "--for", "git")["exit_code"] == 4
+    assert (
+        cli.error("lock", "install", str(tmp_path / "plain"), "--target", "git")["exit_code"] == 4
+    )
 
 
 def test_installed_hooks_reject(

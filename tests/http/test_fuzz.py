@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from corral.api import Corral
-from corral.http import api
+from corral.http import router
 from corral.http.middleware.rate_limits import Rate
 from corral.http.openapi import render_openapi_document
 from tests.support.http_server import HttpServer, run_http_server
@@ -44,7 +44,7 @@ def http_server(
 ) -> Iterator[HttpServer]:
     without_supervisors(monkeypatch)  # no generated command is ever run
     monkeypatch.chdir(tmp_path)  # and no generated directory leads into this one
-    monkeypatch.setattr(api, "MAX_WAIT_MS", 10)
+    monkeypatch.setattr(router, "MAX_WAIT_MS", 10)
     with run_http_server(store, rates={"full": FAST, "read": FAST, "agent": FAST}) as running:
         yield running
 

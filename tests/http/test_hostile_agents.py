@@ -63,6 +63,15 @@ def test_named_run_must_be_the_callers_own(
     assert eve.post("/api/tasks/claim", json=claim | {"run": own_run}).json()["run_id"] == own_run
 
 
+def test_operation_without_a_rule_discloses_no_ids(
+    eve: httpx.Client, store: Corral, tmp_path: Path
+) -> None:
+    project = create_project(store, tmp_path / "p")
+    for id in (project.id, "prj_00000000000000000000000000"):
+        payload = {"prompt": "x", "agents": ["eve"], "project": id}
+        assert is_forbidden(eve.post("/api/races/start", json=payload))
+
+
 def test_project_token_reaches_no_record_of_another_project_by_id(
     http_server: HttpServer, store: Corral, tmp_path: Path
 ) -> None:

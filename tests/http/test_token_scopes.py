@@ -16,53 +16,28 @@ from tests.support.http_server import run_http_server
 from tests.support.run_factories import add_run
 
 # Arguments that refer to no record of a project: people, texts, numbers, and values set by rules.
+VALUES = """
+    about thread action after agent all alternatives answer answerers archived arguments
+    as_spelled asker assignee at author deadline_outcome body by category check confidence confirm
+    content context deadline_at deadline_ms delay_ms description due_at edit effect error evidence
+    expires_at fallback fence files free_text input_tokens is_error key lead lease_ms limit member
+    meta mode name newest required_votes note number options output_tokens owner path paths
+    pause_ms percent priority rationale react reason remove reply_to result role emoji sender
+    source state steps summary template text timeout_ms title to tokens tool tool_call_id
+    tool_name ttl_ms value wait_ms wake notify
+"""
 OTHERS = {
-    *("about", "thread", "action", "after", "agent", "all", "alternatives", "answer", "answerers"),
-    *(
-        "archived",
-        "arguments",
-        "as_spelled",
-        "asker",
-        "assignee",
-        "at",
-        "author",
-        "deadline_outcome",
-    ),
-    *("body", "by", "category", "check", "confidence", "confirm", "content", "context"),
-    *("deadline_at", "deadline_ms", "delay_ms", "description", "due_at", "edit", "effect", "error"),
-    *(
-        "evidence",
-        "expires_at",
-        "fallback",
-        "fence",
-        "files",
-        "free_text",
-        "input_tokens",
-        "is_error",
-    ),
-    *(
-        "key",
-        "lead",
-        "lease_ms",
-        "limit",
-        "member",
-        "meta",
-        "mode",
-        "name",
-        "newest",
-        "required_votes",
-    ),
-    *("note", "number", "options", "output_tokens", "owner", "path", "paths", "pause_ms"),
-    *("percent", "priority", "rationale", "react", "reason", "remove", "reply_to", "result"),
-    *("role", "emoji", "sender", "source", "state", "steps", "summary", "template", "text"),
-    *("timeout_ms", "title", "to", "tokens", "tool", "tool_call_id", "tool_name", "ttl_ms"),
-    *("value", "wait_ms", "wake", "notify"),
+    *VALUES.split(),
     # Keys of tasks of the named project.
-    *("depends_on", "tasks"),
+    "depends_on",
+    "tasks",
     # Checked to belong to the agent or its session.
-    *("letter", "letters", "mailbox"),
+    "letter",
+    "letters",
+    "mailbox",
     # Checked separately.
-    *("project", "project_id"),
+    "project",
+    "project_id",
 }
 
 

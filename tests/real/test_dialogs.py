@@ -88,7 +88,7 @@ def test_no_declines_and_other_text_is_rejected(home: RealHome, cli: str) -> Non
     assert declined.returncode == 0, declined
     wait_until(lambda: home.get(run.id).dialog is None, "the dialog is closed")
     assert not (home.work / "zz").exists()
-    home.corral("stop", run.id, "--grace", "3s")
+    home.corral("stop", run.id, "--grace-period", "3s")
     home.wait_for_end(run.id)
     home.wait_for_all_processes()
 
@@ -100,7 +100,7 @@ def test_yes_allows_the_command_once_and_stop_ends_it(home: RealHome, cli: str) 
     wait_until((home.work / "zz").exists, "the command has run")
     pids = wait_until(lambda: find_long_commands(home), "the command is running")
     assert set(pids) <= set(home.processes_of(run)), "all processes belong to the run"
-    home.corral("stop", run.id, "--grace", "3s")
+    home.corral("stop", run.id, "--grace-period", "3s")
     assert home.wait_for_end(run.id).state is RunState.CANCELLED
     assert find_long_commands(home) == []
     home.wait_for_all_processes()
@@ -142,12 +142,12 @@ def test_codex_leaves_no_process_outside_its_run(home: RealHome) -> None:
         return [pid for pid in home.processes_of(run) if b"sleep\x00300" in read_command_line(pid)]
 
     wait_until(lambda: find_sleeps(first) and find_sleeps(second), "both run their command")
-    home.corral("stop", first.id, "--grace", "3s")
+    home.corral("stop", first.id, "--grace-period", "3s")
     assert home.wait_for_end(first.id).state is RunState.CANCELLED
     assert find_sleeps(first) == []
     assert find_sleeps(second) != [], "the command of the other run continues"
     assert not list(home.machine.home.glob(".codex/packages/app-server-daemon")), "no daemon"
-    home.corral("stop", second.id, "--grace", "3s")
+    home.corral("stop", second.id, "--grace-period", "3s")
     home.wait_for_end(second.id)
     home.wait_for_all_processes()
 
@@ -167,7 +167,7 @@ def test_stop_ends_a_codex_run_while_another_codex_is_open(home: RealHome) -> No
         run = start_terminal(home, "codex", long_step, {"text": "done"}, options=("--yes", "all"))
         pids = wait_until(lambda: find_long_commands(home), "the command is running")
         assert set(pids) <= set(home.processes_of(run))
-        home.corral("stop", run.id, "--grace", "3s")
+        home.corral("stop", run.id, "--grace-period", "3s")
         assert home.wait_for_end(run.id).state is RunState.CANCELLED
         assert find_long_commands(home) == []
         count = len(home.requests())

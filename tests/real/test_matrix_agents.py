@@ -23,7 +23,7 @@ class MatrixAgent:
         home.json("secret", "set", "room", "env:ROOM_TOKEN", "--json")
         home.json(
             *("channel", "add", "room", "matrix", "--policy", "public", "--secret", "token=room"),
-            *("--set", f"base_url={server.url}", "--json"),
+            *("--config", f"base_url={server.url}", "--json"),
         )
         home.json("agent", "create", "ada", "--provider", "claude", "--json")
         home.json("wiring", "add", "ada", "--channel", "room", "--json")

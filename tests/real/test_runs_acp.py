@@ -53,7 +53,7 @@ def test_spent_budget_stops_the_run(home: RealHome, agent: str) -> None:
     home.corral("agent", "create", "ada", "--provider", agent, "--model", MODELS[agent])
     first = write_step(home, agent, "a.txt") | {"usage": EXPENSIVE}
     prompt = steps(first, {"text": "unreachable", "gate": "never"})
-    limits = ("--budget", "0.05", "--grace", "2s")
+    limits = ("--budget", "0.05", "--grace-period", "2s")
     ended = home.wait_for_end(home.start_agent("ada", prompt, "--acp", "--yes", "all", *limits).id)
     assert ended.state is RunState.CANCELLED, (ended, home.log(ended))
     assert str(ended.reason).startswith("its budget is spent: $"), ended.reason

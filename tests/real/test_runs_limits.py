@@ -97,7 +97,9 @@ def test_spent_budget_stops_claude_during_a_turn(home: RealHome) -> None:
     kind = AgentKind("claude", home)
     usage = {"input": 2_000_000, "output": 10}
     prompt = steps(kind.shell("true", usage=usage), {"text": "unreachable", "gate": "never"})
-    run = home.start_agent("claude", prompt, *kind.approvals, "--budget", "0.05", "--grace", "2s")
+    run = home.start_agent(
+        "claude", prompt, *kind.approvals, "--budget", "0.05", "--grace-period", "2s"
+    )
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED
     assert str(ended.reason).startswith("its budget is spent: $"), ended.reason

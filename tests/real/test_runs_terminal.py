@@ -62,7 +62,7 @@ def test_dialog_requests_attention_and_is_not_answered(home: RealHome, claude: A
     wait_until((home.work / "a.txt").exists, "the file is written")
     wait_until(lambda: home.get(run.id).attention is None, "no input is needed")
     assert list_answers(home, run) == []
-    assert home.corral("stop", run.id, "--grace", "3s").returncode == 0
+    assert home.corral("stop", run.id, "--grace-period", "3s").returncode == 0
     assert home.wait_for_end(run.id).state is RunState.CANCELLED
     home.wait_for_all_processes()
 
@@ -75,7 +75,7 @@ def test_allowed_dialog_is_answered_once_and_logged(home: RealHome, claude: Agen
         {"text": "done"},
     )
     run = home.start_agent(
-        "claude", prompt, "--pty", "--yes", "edit", "--idle-exit", "120s", "--grace", "3s"
+        "claude", prompt, "--pty", "--yes", "edit", "--idle-exit", "120s", "--grace-period", "3s"
     )
     wait_until((home.work / "a.txt").exists, "the file is written")
     wait_for_dialog(home, run)
@@ -125,7 +125,7 @@ def test_long_prompt_is_typed_once_the_screen_is_ready(home: RealHome, claude: A
     assert home.count_prompts("x" * 110_000) == 1
     wait_until(lambda: "all of it read" in screen_of(home, run), "the agent answered")
     assert home.log(run) == ["Typed the prompt."]
-    home.corral("stop", run.id, "--grace", "3s")
+    home.corral("stop", run.id, "--grace-period", "3s")
     home.wait_for_end(run.id)
 
 

@@ -63,7 +63,7 @@ def test_spent_budget_stops_the_run(home: RealHome, name: str, mode: tuple[str, 
     prompt = steps(
         tool_step(name, home) | {"usage": EXPENSIVE}, {"text": "unreachable", "gate": "never"}
     )
-    options = ("--budget", "0.05", "--grace", "2s")
+    options = ("--budget", "0.05", "--grace-period", "2s")
     run = start_ada(home, prompt, *mode, *approvals(name), *options)
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED, (ended, home.log(run))
@@ -78,7 +78,7 @@ def test_project_budget_stops_a_run_without_its_own(home: RealHome, name: str) -
     prompt = steps(
         tool_step(name, home) | {"usage": EXPENSIVE}, {"text": "unreachable", "gate": "never"}
     )
-    ended = home.wait_for_end(start_ada(home, prompt, *approvals(name), "--grace", "2s").id)
+    ended = home.wait_for_end(start_ada(home, prompt, *approvals(name), "--grace-period", "2s").id)
     assert ended.state is RunState.CANCELLED, home.log(ended)
     assert str(ended.reason).startswith("the budget of everything is spent: $"), ended.reason
 
@@ -104,7 +104,7 @@ def test_terminal_run_is_recorded_while_it_continues(home: RealHome, name: str, 
         session = home.session_of(live)
         assert (session.provider, bool(session.provider_session)) == (name, True)
     finally:
-        home.corral("stop", run.id, "--grace", "2s")
+        home.corral("stop", run.id, "--grace-period", "2s")
     ended = home.wait_for_end(run.id)
     assert home.turns(ended) == turns, "nothing is recorded twice"
     if name in ("claude", "codex"):
@@ -185,7 +185,7 @@ def test_model_without_a_price_has_no_budget(home: RealHome, name: str) -> None:
     prompt = steps(
         tool_step(name, home) | {"usage": SMALL}, {"text": "unreachable", "gate": "never"}
     )
-    run = home.start_agent("bob", prompt, "--yes", "all", "--budget", "5", "--grace", "2s")
+    run = home.start_agent("bob", prompt, "--yes", "all", "--budget", "5", "--grace-period", "2s")
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED, home.log(ended)
     assert "price of stub is unknown" in str(ended.reason)

@@ -264,7 +264,7 @@ def test_9_working_agent_is_not_idle(home: Home) -> None:
     )
     (home.work / "claude").chmod(0o700)
     run = home.start_detached(
-        str(home.work / "claude"), options=("--pty", "--idle-exit", "3s", "--grace", "1s")
+        str(home.work / "claude"), options=("--pty", "--idle-exit", "3s", "--grace-period", "1s")
     )
     assert run.provider == "claude"
     wait_until((home.work / "drawn").exists, "the screen was drawn")

@@ -222,7 +222,7 @@ def test_9_cancelled_run_is_stopping_until_all_processes_ended(
         "trap '' TERM HUP INT; setsid sh -c 'trap \"\" TERM HUP INT; while :; do sleep 1; done' &"
         " touch started; while :; do sleep 1; done"
     )
-    run = home.start_detached("sh", "-c", script, options=("--grace", "1s"))
+    run = home.start_detached("sh", "-c", script, options=("--grace-period", "1s"))
     wait_until((home.work / "started").exists, "the program started")
     wait_until(lambda: len(home.processes_of(run)) >= 3, "the child started")
     with home.store() as store:

@@ -110,7 +110,7 @@ def test_restart_continues_the_same_conversation(home: Home) -> None:
 
 def test_spent_budget_ends_the_run(home: Home) -> None:
     prompt = "spend 1000 500; say cheap; spend 1000000 1000000; say expensive; hang"
-    run = home.start_agent("scripted", prompt, "--acp", "--budget", "1.00", "--grace", "1s")
+    run = home.start_agent("scripted", prompt, "--acp", "--budget", "1.00", "--grace-period", "1s")
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED
     assert (ended.reason or "").startswith("its budget is spent: $")
@@ -235,7 +235,7 @@ def test_invalid_answer_is_rejected_and_the_dialog_stays_open(home: Home) -> Non
 
 @pytest.mark.parametrize("acp", [(), ("--acp",)])
 def test_answer_without_an_open_dialog_is_reported(home: Home, acp: tuple[str, ...]) -> None:
-    run = home.start_agent("scripted", "say begun; hang", "--grace", "300ms", *acp)
+    run = home.start_agent("scripted", "say begun; hang", "--grace-period", "300ms", *acp)
     wait_until(lambda: b"begun" in home.output_so_far(run), "the agent started")
     sent = home.json("send", "--json", run.id, "are you there?")
     assert sent["how"] == "mailed"
@@ -245,7 +245,7 @@ def test_answer_without_an_open_dialog_is_reported(home: Home, acp: tuple[str, .
 
 
 def test_agent_that_is_stopped_during_a_dialog_is_cancelled(home: Home) -> None:
-    run = home.start_agent("scripted", "ask May I?", "--acp", "--grace", "300ms")
+    run = home.start_agent("scripted", "ask May I?", "--acp", "--grace-period", "300ms")
     wait_for_input_request(home, run)
     ended = home.json("stop", run.id, "--json")
     assert (ended["state"], ended["attention"]) == ("cancelled", None)
@@ -300,7 +300,7 @@ def test_stderr_of_an_acp_agent_is_redacted_while_it_is_written(home: Home) -> N
 
 def test_agent_that_does_not_read_its_input_does_not_block(home: Home) -> None:
     script = "touch started; exec sleep 1000"
-    options = ("--acp", "--grace", "300ms")
+    options = ("--acp", "--grace-period", "300ms")
     run = home.start_detached("sh", "-c", script, options=options)
     wait_until((home.work / "started").exists, "the agent started")
     home.corral("send", run.id, "x" * 60_000)

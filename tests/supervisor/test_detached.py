@@ -153,7 +153,7 @@ time.sleep(600)
     ids=["ignores TERM", "is stopped", "in its children"],
 )
 def test_stop_ends_the_whole_process_tree(home: Home, script: str) -> None:
-    run, child = start_tree(home, WRITE_PID + script, "--grace", "300ms")
+    run, child = start_tree(home, WRITE_PID + script, "--grace-period", "300ms")
     ended = home.json("stop", run.id, "--json")
     assert ended["state"] == "cancelled"
     assert not is_alive(child)
@@ -167,7 +167,7 @@ def test_program_may_exit_cleanly_within_the_grace_period(home: Home) -> None:
         WRITE_PID + "def exit_cleanly(*_):\n    print('goodbye', flush=True)\n    time.sleep(0.3)\n"
         "    sys.exit(0)\nsignal.signal(15, exit_cleanly)\nwrite_pid()\n"
         "while True:\n    time.sleep(600)",
-        *("--grace", "10m"),
+        *("--grace-period", "10m"),
     )
     ended = home.json("stop", run.id, "--json", "--reason", "no longer needed")
     assert (ended["state"], ended["exit_code"], ended["reason"]) == (
@@ -205,13 +205,13 @@ def test_shorter_grace_period_applies_to_a_pending_stop(home: Home) -> None:
     run, child = start_tree(
         home,
         WRITE_PID + "signal.signal(15, signal.SIG_IGN)\nwrite_pid()\ntime.sleep(600)",
-        "--grace",
+        "--grace-period",
         "10m",
     )
     with home.store() as store:
         store.runs.stop(run.id)
     assert is_alive(child)
-    ended = home.json("stop", run.id, "--grace", "100ms", "--json")
+    ended = home.json("stop", run.id, "--grace-period", "100ms", "--json")
     assert ended["state"] == "cancelled"
     assert ended["signal"] == signal.SIGKILL
 
@@ -372,7 +372,7 @@ def test_queued_run_that_cannot_start_does_not_block_the_queue(home: Home, tmp_p
 def test_nested_run_has_a_parent_and_survives_its_stop(home: Home) -> None:
     start = f"{sys.executable} -m corral run -d --json -- sleep 600"
     script = f"{start} >inner; touch inner-started; sleep 600"
-    outer = home.start_detached("sh", "-c", script, options=("--grace", "300ms"))
+    outer = home.start_detached("sh", "-c", script, options=("--grace-period", "300ms"))
     wait_until((home.work / "inner-started").exists, "the inner run was started")
     reply = json.loads((home.work / "inner").read_text())
     assert reply["parent_id"] == outer.id
@@ -387,7 +387,7 @@ def test_nested_run_has_a_parent_and_survives_its_stop(home: Home) -> None:
 def test_foreground_run_inside_a_run_gets_its_signals(home: Home) -> None:
     program = "touch inner-started; exec sleep 600"
     script = f"{sys.executable} -m corral run --name inner -- sh -c '{program}'"
-    outer = home.start_detached("sh", "-c", script, options=("--grace", "10m"))
+    outer = home.start_detached("sh", "-c", script, options=("--grace-period", "10m"))
     wait_until((home.work / "inner-started").exists, "the inner run was started")
     run = home.get("inner")
     assert run.parent_id == outer.id

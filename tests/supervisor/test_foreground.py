@@ -126,7 +126,9 @@ def test_sigstop_and_sigcont_reach_both_processes(home: Home) -> None:
 
 
 def test_closed_stdout_ends_the_run(home: Home) -> None:
-    command = home.begin("run", "--grace", "1s", "--", "sh", "-c", "while :; do echo y; done")
+    command = home.begin(
+        "run", "--grace-period", "1s", "--", "sh", "-c", "while :; do echo y; done"
+    )
     assert command.stdout is not None
     assert command.stdout.readline() == b"y\n"
     command.stdout.close()

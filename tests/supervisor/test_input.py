@@ -91,7 +91,9 @@ def test_idle_run_with_an_open_question_is_not_completed(home: Home) -> None:
 
 def test_idle_run_that_does_not_quit_is_not_called_completed(home: Home) -> None:
     prompt = f"ignore TERM; say {MARK}; sleep 600"  # it shows the input line but ignores input
-    run = home.start_agent("scripted", prompt, "--pty", "--idle-exit", "1s", "--grace", "300ms")
+    run = home.start_agent(
+        "scripted", prompt, "--pty", "--idle-exit", "1s", "--grace-period", "300ms"
+    )
     ended = home.wait_for_end(run.id)
     assert (ended.state, ended.signal) == (RunState.CANCELLED, 9)
     assert "ended with SIGKILL" in str(ended.reason)
@@ -111,7 +113,7 @@ def test_slow_start_is_not_idleness(home: Home) -> None:
     )
     program.chmod(0o755)
     home.env["PATH"] = f"{programs}:{home.env['PATH']}"
-    limits = ("--pty", "--idle-exit", "1s", "--grace", "100ms")
+    limits = ("--pty", "--idle-exit", "1s", "--grace-period", "100ms")
     slow = home.start_agent("claude", "hello", *limits)
     for _ in range(2):  # these show their interface and reach the same idle timeout
         home.wait_for_end(home.start_agent("scripted", "say so", *limits).id)

@@ -44,7 +44,7 @@ sys.exit(3)
 @pytest.fixture
 def orphan(home: Home) -> tuple[Run, process.ProcessIdentity]:
     (home.work / "double_fork.py").write_text(DOUBLE_FORK)
-    options = ("--grace", "300ms")
+    options = ("--grace-period", "300ms")
     run = home.start_detached(sys.executable, "-S", "double_fork.py", options=options)
     child = process.identify(home.read_pid("child"))
     assert child is not None
@@ -143,7 +143,7 @@ def test_nested_run_is_not_an_orphan(home: Home) -> None:
     script = (
         f"{sys.executable} -m corral run -d --name inner -- sleep 600; touch started; sleep 600"
     )
-    outer = home.start_detached("sh", "-c", script, options=("--grace", "300ms"))
+    outer = home.start_detached("sh", "-c", script, options=("--grace-period", "300ms"))
     wait_until((home.work / "started").exists, "the nested run started")
     inner = home.in_state(home.get("inner").id, RunState.RUNNING)
     assert inner.supervisor_pid is not None

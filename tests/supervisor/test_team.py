@@ -53,4 +53,4 @@ def test_running_team_member_is_not_restarted(tmp_path: Path, home: Home) -> Non
     (first,) = home.json("team", "start", str(tmp_path / "team.json"), "--json")
     (second,) = home.json("team", "start", str(tmp_path / "team.json"), "--json")
     assert (second["run_id"], second["result"]) == (first["run_id"], "already_running")
-    home.corral("stop", first["run_id"], "--grace", "1s")
+    home.corral("stop", first["run_id"], "--grace-period", "1s")

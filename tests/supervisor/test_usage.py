@@ -64,7 +64,7 @@ def start_codex(home: Home, *options: str, **env: str) -> Run:
 
 def test_budget_stops_a_run_whose_stream_reports_nothing_yet(codex_home: Home) -> None:
     ended = codex_home.wait_for_end(
-        start_codex(codex_home, "--budget", "0.10", "--grace", "1s", TOKENS="2000000").id
+        start_codex(codex_home, "--budget", "0.10", "--grace-period", "1s", TOKENS="2000000").id
     )
     assert ended.state is RunState.CANCELLED
     assert ended.reason == "its budget is spent: $2.50 of $0.10"
@@ -74,13 +74,15 @@ def test_budget_stops_a_run_whose_stream_reports_nothing_yet(codex_home: Home) -
 
 def test_global_budget_stops_a_run_without_its_own(codex_home: Home) -> None:
     codex_home.corral("budget", "set", "all", "0.10")
-    ended = codex_home.wait_for_end(start_codex(codex_home, "--grace", "1s", TOKENS="2000000").id)
+    ended = codex_home.wait_for_end(
+        start_codex(codex_home, "--grace-period", "1s", TOKENS="2000000").id
+    )
     assert ended.state is RunState.CANCELLED
     assert str(ended.reason).startswith("the budget of everything is spent: $2.50")
 
 
 def test_spending_of_another_run_stops_a_run_of_the_same_budget(codex_home: Home) -> None:
-    first = start_codex(codex_home, "--grace", "1s", TOKENS="1000")
+    first = start_codex(codex_home, "--grace-period", "1s", TOKENS="1000")
     wait_until(lambda: codex_home.get(first.id).cost_micros, "a charge is recorded")
     codex_home.corral("budget", "set", "all", "0.10")
     with codex_home.store() as store:
@@ -94,7 +96,7 @@ def test_spending_of_another_run_stops_a_run_of_the_same_budget(codex_home: Home
 
 def test_model_without_a_price_ends_a_run_with_a_budget(codex_home: Home) -> None:
     ended = codex_home.wait_for_end(
-        start_codex(codex_home, "--budget", "5", "--grace", "1s", MODEL="unknown-model").id
+        start_codex(codex_home, "--budget", "5", "--grace-period", "1s", MODEL="unknown-model").id
     )
     assert ended.state is RunState.CANCELLED
     assert str(ended.reason).startswith("the price of unknown-model is unknown")
@@ -143,7 +145,7 @@ def test_known_cli_as_a_command_is_recorded_while_it_runs(
     contents = [(str(turn.role), turn.content) for turn in turns[:2]]
     assert contents == [("user", "the prompt"), ("assistant", "I look at it.")]
     assert {turn.run_id for turn in turns} == {run.id}
-    codex_home.corral("stop", run.id, "--grace", "1s")
+    codex_home.corral("stop", run.id, "--grace-period", "1s")
     ended = codex_home.wait_for_end(run.id)
     # A later import recognizes the conversation.
     report = codex_home.json("import", "codex", "--json")
@@ -169,7 +171,7 @@ def test_turns_of_a_transcript_keep_their_time(codex_home: Home) -> None:
         (charge,) = store.charges.list(run=run.id).items
     assert [turn.at for turn in turns] == times
     assert times[1] <= charge.at <= times[2]
-    codex_home.corral("stop", run.id, "--grace", "1s")
+    codex_home.corral("stop", run.id, "--grace-period", "1s")
     codex_home.wait_for_end(run.id)
 
 

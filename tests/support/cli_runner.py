@@ -33,7 +33,7 @@ class Cli:
     def error(self, *arguments: str) -> dict[str, Any]:
         """Return the error that a command prints with --json, with its exit code; stdout stays
         empty."""
-        result = self(*arguments, "--json")
+        result = self("--json", *arguments)
         assert result.out == ""
         error: dict[str, Any] = json.loads(result.err)["error"]
         return error | {"exit_code": result.code}

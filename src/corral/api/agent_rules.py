@@ -108,7 +108,7 @@ def as_delegator(store: "Corral", who: "TokenIdentity", arguments: CallArguments
 
 
 def as_lead(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
-    """The agent leads the tasks it declares: notifications go to its own mailbox."""
+    """Make the agent the lead of the tasks it declares: notifications go to its own mailbox."""
     arguments["agent"], arguments["lead"] = who.agent, who.actor
 
 
@@ -118,33 +118,33 @@ def as_owner(store: "Corral", who: "TokenIdentity", arguments: CallArguments) ->
     arguments.pop("run", None)  # another agent's run would renew or release the lock
 
 
-def own_mailbox(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def only_own_mailbox(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow the mailboxes of the agent and of its sessions."""
     _check_mailbox(store, who, str(arguments["mailbox"]))
 
 
-def own_letter(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def only_own_letter(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow letters in the agent's own mailboxes."""
     letter = store.mail.get(arguments.get("letter") or arguments["id"])
     _check_mailbox(store, who, letter.mailbox)
 
 
-def read_own_letters(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def only_own_letters(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow letters in the agent's own mailboxes, several at once."""
     for letter in arguments["letters"]:
         _check_mailbox(store, who, store.mail.get(letter).mailbox)
 
 
-def claim_as_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def as_claimant(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow claims in the agent's own mailboxes, under an owner with its name."""
     if "mailbox" in arguments:
-        own_mailbox(store, who, arguments)
+        only_own_mailbox(store, who, arguments)
     else:
-        own_letter(store, who, arguments)
+        only_own_letter(store, who, arguments)
     arguments["owner"] = f"{who.actor}:{arguments['owner']}"
 
 
-def send_as_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+def as_sender(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Make the agent the sender, and allow only mailboxes that agents may write to."""
     mailbox = str(arguments["mailbox"])
     kind, _, name = mailbox.partition(":")
@@ -161,20 +161,20 @@ def send_as_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments
 
 def as_timer_sender(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow timers for the agent's own mailboxes."""
-    own_mailbox(store, who, arguments)
+    only_own_mailbox(store, who, arguments)
     arguments["sender"] = who.actor
 
 
 def as_message_sender(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
-    """The agent sends as itself; replies go to its own session."""
+    """Make the agent the sender; replies go to its own session."""
     arguments["agent"] = who.agent
     if arguments.get("session"):
         only_own_session(store, who, arguments)
     arguments.pop("run", None)  # another agent's run would count the message as its own reply
 
 
-def request_as_self(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
-    """The agent asks as itself, from its own session."""
+def as_requester(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+    """Make the agent the requester, from its own session."""
     arguments["agent"] = who.agent
     if arguments.get("session"):
         only_own_session(store, who, arguments)

@@ -11,7 +11,7 @@ class HostRequests(Resource):
     noun = "request"
 
     ask = write(
-        ops.ask, repeatable_by="key", durable=True, actor=("agent",), agent=rules.request_as_self
+        ops.ask, repeatable_by="key", durable=True, actor=("agent",), agent=rules.as_requester
     )
     get = read(ops.get, agent=rules.only_own_request)
     list = read(ops.list_requests, agent=rules.as_agent)

@@ -32,27 +32,27 @@ class Mail(Resource):
         is_agent = database.run_id is not None or database.actor.startswith("agent:")
         return AgentMail(database) if is_agent else Mail(database)
 
-    put = write(
-        ops.put, mode="one", repeatable_by="key", actor=("sender",), agent=rules.send_as_self
+    put = write(ops.put, mode="one", repeatable_by="key", actor=("sender",), agent=rules.as_sender)
+    renew = write(ops.renew, mode="one", repeatable=True, agent=rules.only_own_letter)
+    ack = write(ops.ack, mode="one", repeatable=True, agent=rules.only_own_letter)
+    fail = write(ops.fail, agent=rules.only_own_letter)
+    refuse = write(ops.refuse, agent=rules.only_own_letter)
+    begin_delivery = write(
+        ops.begin_delivery, mode="one", durable=True, agent=rules.only_own_letter
     )
-    renew = write(ops.renew, mode="one", repeatable=True, agent=rules.own_letter)
-    ack = write(ops.ack, mode="one", repeatable=True, agent=rules.own_letter)
-    fail = write(ops.fail, agent=rules.own_letter)
-    refuse = write(ops.refuse, agent=rules.own_letter)
-    begin_delivery = write(ops.begin_delivery, mode="one", durable=True, agent=rules.own_letter)
     resolve = write(ops.resolve, durable=True)
     resend = write(ops.resend)
     drop = write(ops.drop)
-    get = read(ops.get, mode="one", agent=rules.own_letter)
+    get = read(ops.get, mode="one", agent=rules.only_own_letter)
     dead = read(queries.list_dead, mode="one")
     get_all = read(queries.get_many, mode="one")
-    next_due = read(queries.next_due, mode="one", agent=rules.own_mailbox)
+    next_due = read(queries.next_due, mode="one", agent=rules.only_own_mailbox)
 
     _waiting = read(queries.list_waiting, mode="one")
     _all = read(queries.list_all, mode="one")
     _by_state = read(queries.list_by_state, mode="one")
 
-    @operation(waits="wait_ms", agent=rules.claim_as_self)
+    @operation(waits="wait_ms", agent=rules.as_claimant)
     def claim(
         self,
         mailbox: str,
@@ -73,7 +73,7 @@ class Mail(Resource):
             self._database, mailbox, owner=owner, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms
         )
 
-    @operation(agent=rules.claim_as_self)
+    @operation(agent=rules.as_claimant)
     def ack_and_claim(
         self,
         letter: Letter | str,
@@ -115,7 +115,7 @@ class Mail(Resource):
         pages = self._all if all else self._waiting
         return pages(mailbox=mailbox, after=after, limit=limit)
 
-    @operation(actor=("agent",), agent=rules.request_as_self)
+    @operation(actor=("agent",), agent=rules.as_requester)
     def write(
         self,
         agent: str,
@@ -157,7 +157,7 @@ class Mail(Resource):
             raise Refused(result.message, reason="hop_limit")
         return result
 
-    @operation(agent=rules.read_own_letters)
+    @operation(agent=rules.only_own_letters)
     def read_by(self, letters: Sequence[str], *, run: str) -> LetterChains:
         """Record that a run has read letters; returns the chains of those from agents."""
         from corral.domain.chat.conversations import agent_mail

@@ -165,7 +165,7 @@ class Runs(Resource):
 
     @operation(reads=True, waits="timeout_ms")
     def wait(self, id: str, *, timeout_ms: int | None = None) -> Run:
-        """Wait until a run has ended and return it; raises Refused after `timeout_ms`."""
+        """Wait until a run has ended and return it; raises NotYet after `timeout_ms`."""
         return lifecycle.wait_for_run(self._database, id, timeout_ms=timeout_ms)
 
     @operation()

@@ -13,43 +13,11 @@ CLICK_DEFAULT = re.compile(r"\.  \[default: ([^]]*)\]$")
 """The end of a help text to which Click has added the default of the option."""
 
 
-class Option(click.Option):
-    """An option with hidden aliases: former spellings that are accepted but not shown."""
-
-    def __init__(self, *args: Any, aliases: Sequence[str] = (), **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.aliases = tuple(aliases)
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Register the aliases with the parser only, so that help and errors omit them."""
-        visible = self.opts
-        self.opts = [*visible, *self.aliases]
-        try:
-            super().add_to_parser(parser, ctx)
-        finally:
-            self.opts = visible
-
-
-def option(*names: str, aliases: Sequence[str] = (), **attributes: Any) -> Callable[..., Any]:
-    """Declare an option like `click.option`, with hidden aliases."""
-    return click.option(*names, cls=Option, aliases=aliases, **attributes)
-
-
 class Command(click.Command):
-    """A command with `--store` and `--json`, examples in its help, and hidden aliases.
+    """A command with `--store` and `--json`, and examples in its help."""
 
-    `aliases` are former names of the command; they are accepted but not listed.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        aliases: Sequence[str] = (),
-        examples: Sequence[str] = (),
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.aliases = tuple(aliases)
         self.examples = tuple(examples)
         self.params.extend(common_options())
 
@@ -75,18 +43,12 @@ class CommandGroup(click.Group):
 
     command_class = Command
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command with this name or hidden alias."""
-        command = super().get_command(ctx, cmd_name)
-        if command is not None:
-            return command
-        commands = self.commands.values()
-        return next((each for each in commands if cmd_name in getattr(each, "aliases", ())), None)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands with their complete one-line help, wrapped instead of truncated."""
-        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        rows = [(name, each.get_short_help_str(limit=500)) for name, each in commands if each]
+        rows = [
+            (name, self.commands[name].get_short_help_str(limit=500))
+            for name in self.list_commands(ctx)
+        ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from corral.api import Corral
+    from corral.cli.columns import Columns, Fields
     from corral.kernel.pagination import Page
 
 
@@ -182,14 +183,14 @@ class App:
 
         self.warn("redacted", redaction_notice(fields), fields=fields)
 
-    def show(self, record: Any, columns: "Columns | None" = None) -> None:
+    def show(self, record: Any, fields: "Fields | None" = None) -> None:
         """Print one record: its fields one per line, or JSON."""
         from corral.cli import render
 
         if self.json:
             render.write_json(record)
         else:
-            render.write_fields(record, columns)
+            render.write_fields(record, fields)
 
     def show_body(self, body: Any) -> None:
         """Print a body unchanged to a file or pipe; escape control characters on a terminal."""
@@ -230,12 +231,10 @@ class App:
         if self.json:
             self.show(values)
         else:
-            columns: Columns = [(key, lambda pair: pair[0]), (value, lambda pair: pair[1])]
+            from corral.cli.columns import Column
+
+            columns = [Column(key, lambda pair: pair[0]), Column(value, lambda pair: pair[1])]
             self.show_list([*values.items()], columns, empty=empty)
 
-
-Column = tuple[str, Callable[[Any], object]]
-"""The title of a column, and a function that returns its cell for a record."""
-Columns = Sequence[Column]
 
 pass_app = click.make_pass_decorator(App, ensure=True)

@@ -9,7 +9,8 @@ import click
 
 from corral.adapters import process
 from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLost
-from corral.cli import terminal
+from corral.cli import attach
+from corral.cli.attach import OutputSink
 from corral.cli.context import App
 from corral.cli.run_command import (
     queued_text,
@@ -17,7 +18,6 @@ from corral.cli.run_command import (
     report_started,
     supervisor_exited,
 )
-from corral.cli.terminal import OutputSink
 from corral.cli.tty import terminal_size
 from corral.config import run_folder
 from corral.domain.outputs.model import OutputState
@@ -44,7 +44,7 @@ def start(app: App, run: Run, supervisor: StartingSupervisor, *, detach: bool) -
         supervisor.cancel()
         return _wait_for_other_node(app, run, detach=detach)
     split = not detach and run.mode is RunMode.PIPE and _is_split()
-    with terminal.SignalForwarder(wanted=not detach) as signals:
+    with attach.SignalForwarder(wanted=not detach) as signals:
         try:
             answer = supervisor.start(
                 store=app.store.address,
@@ -96,7 +96,7 @@ def _wait_for_other_node(app: App, requested: Run, *, detach: bool) -> int:
         _wait_for_output(app, ended)
         for name, sink in _sinks(app, ended, split=False).items():
             _show_stored_output(app, ended, name, sink)
-            terminal.write_all(sink.to, sink.finish())
+            attach.write_all(sink.to, sink.finish())
     except Refused as error:  # the exit code of the run is reported all the same
         click.echo(f"corral: {error}", err=True)
     _report_end(app, ended)
@@ -121,20 +121,20 @@ def follow_run(app: App, run: Run, *, split: bool) -> int:
     missed: list[str] = []
     try:
         if run.mode is RunMode.PTY:
-            terminal.attach(run_folder(run.id), to=sinks["output"].to)
+            attach.attach(run_folder(run.id), to=sinks["output"].to)
         else:
-            missed = terminal.stream(
+            missed = attach.stream(
                 run_folder(run.id),
                 is_over=lambda: not runs.refresh(run).is_live,
                 sinks=sinks,
             )
-    except terminal.Detached:
+    except attach.Detached:
         click.echo(
             f"\r\nDetached from {run.id}. Attach again with `corral attach {run.id}`.", err=True
         )
         _report_end(app, run)
         return 0
-    except terminal.NoOutputSeen:
+    except attach.NoOutputSeen:
         missed = ["output"]
     except BrokenPipeError:
         runs.stop(run.id, reason="the reader of its output exited")
@@ -143,7 +143,7 @@ def follow_run(app: App, run: Run, *, split: bool) -> int:
     for name in missed:
         _show_stored_output(app, ended, name, sinks[name])
     for sink in sinks.values():
-        terminal.write_all(sink.to, sink.finish())
+        attach.write_all(sink.to, sink.finish())
     _report_end(app, ended)
     return exit_status(ended)
 
@@ -191,7 +191,7 @@ def _show_stored_output(app: App, run: Run, name: str, sink: OutputSink) -> None
     """Show the stored output of a run that ended before it could be followed."""
     with suppress(NotFound):
         for piece in app.store.outputs.follow(run.id, stream=name):
-            terminal.write_all(sink.to, sink.show(piece.text))
+            attach.write_all(sink.to, sink.show(piece.text))
 
 
 def exit_status(run: Run) -> int:

@@ -73,9 +73,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "completion": ("completion", "Print the shell completion script."),
 }
 
-# Hidden aliases of commands.
-ALIASES = {"event": "events"}
-
 # The first command of each section of the help -> the section's heading.
 SECTIONS = {
     "run": "Runs",
@@ -87,19 +84,6 @@ SECTIONS = {
     "setting": "Configuration",
     "db": "Store and daemon",
 }
-
-ERROR_EXIT_CODES = {
-    "invalid": 2,
-    "not_found": 3,
-    "refused": 4,
-    "ambiguous": 4,
-    "conflict": 4,
-    "illegal_move": 4,
-    "held": 4,
-    "no_room": 4,
-    "store_unavailable": 5,
-}
-
 
 # Names from other tools, and verbs without their noun -> the command to suggest.
 SUGGESTIONS = {
@@ -127,17 +111,16 @@ class Root(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        name = ALIASES.get(cmd_name, cmd_name)
-        if name not in COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"corral.cli.commands.{COMMANDS[name][0]}").command
+        command = import_module(f"corral.cli.commands.{COMMANDS[cmd_name][0]}").command
         assert isinstance(command, click.Command)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and ALIASES.get(args[0], args[0]) not in COMMANDS:
+        if args and args[0] not in COMMANDS:
             from difflib import get_close_matches
 
             matches = SUGGESTIONS.get(args[0]) or get_close_matches(args[0], COMMANDS, 1)
@@ -235,10 +218,12 @@ def _report_os_error(error: OSError, arguments: list[str]) -> int:
     if error.filename is None:
         _print_error("output", f"Cannot write the output: {error.strerror}.", {}, arguments)
         return 1
+    from corral.kernel.errors import Refused
+
     file = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else str(error.filename)
     message = f"Cannot open {file}: {error.strerror}."
-    _print_error("refused", message, {"path": file}, arguments)
-    return ERROR_EXIT_CODES["refused"]
+    _print_error(Refused.code, message, {"path": file}, arguments)
+    return Refused.exit_status
 
 
 def _report_exception(error: Exception, arguments: list[str]) -> int:
@@ -246,7 +231,7 @@ def _report_exception(error: Exception, arguments: list[str]) -> int:
 
     if isinstance(error, CorralError):
         _print_error(error.code, error.message, error.details, arguments)
-        return ERROR_EXIT_CODES.get(error.code, 1)
+        return error.exit_status
     if os.environ.get("CORRAL_DEBUG"):
         raise error
     _print_error(
@@ -268,10 +253,12 @@ def _usage_message(error: click.ClickException) -> str:
 
 
 def _print_error(code: str, message: str, details: dict[str, Any], arguments: list[str]) -> None:
-    """Print an error to standard error, as JSON when `--json` is among the arguments."""
+    """Print an error to standard error, as JSON when `--json` is among the options."""
     from corral.kernel.display_text import escape_unprintable
 
-    if "--json" in arguments:
+    # The arguments after `--` belong to the program that Corral runs.
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if "--json" in arguments[:end]:
         import msgspec
 
         answer = {"error": {"code": code, "message": message, "details": details}}

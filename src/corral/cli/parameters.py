@@ -1,4 +1,4 @@
-"""Parsers of options and arguments: durations, times, NAME=VALUE pairs and bodies."""
+"""Parsers of options and arguments: durations, times, amounts, NAME=VALUE pairs and bodies."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import click
 
 
-class MillisecondsType(click.ParamType[int]):
-    """Base class of parameter types whose values are milliseconds."""
+class ParsedIntType(click.ParamType[int]):
+    """Base class of parameter types that parse a text into an integer."""
 
     def parse(self, text: str) -> int:
-        """Return the value of `text` in milliseconds. Raises Invalid."""
+        """Return the value of `text`. Raises Invalid."""
         raise NotImplementedError
 
     def convert(
@@ -26,8 +26,8 @@ class MillisecondsType(click.ParamType[int]):
             self.fail(error.message, param, context)
 
 
-class DurationType(MillisecondsType):
-    """A duration such as 90s, 10m or 7d."""
+class DurationType(ParsedIntType):
+    """A duration such as 90s, 10m or 7d, in milliseconds."""
 
     name = "duration"
 
@@ -37,8 +37,11 @@ class DurationType(MillisecondsType):
         return parse_duration(text)
 
 
-class TimestampType(MillisecondsType):
-    """An ISO 8601 time such as 2027-01-15T09:00; local time unless it has a UTC offset."""
+class TimestampType(ParsedIntType):
+    """An ISO 8601 time such as 2027-01-15T09:00; local time unless it has a UTC offset.
+
+    Its value is in milliseconds since 1970.
+    """
 
     name = "time"
 
@@ -56,8 +59,20 @@ class TimestampType(MillisecondsType):
             ) from None
 
 
+class UsdType(ParsedIntType):
+    """An amount of US dollars such as 5, 0.25 or $12.50, in micro-dollars."""
+
+    name = "USD"
+
+    def parse(self, text: str) -> int:
+        from corral.kernel.money import parse_usd
+
+        return parse_usd(text)
+
+
 DURATION = DurationType()
 TIMESTAMP = TimestampType()
+USD = UsdType()
 
 
 def parse_pairs(values: Sequence[str], what: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from corral.cli.columns import Column, Columns
 from corral.cli.context import App
 from corral.cli.render import write_line
 from corral.kernel.clock import format_duration
@@ -58,15 +59,11 @@ def wait_or_detach(app: App, race: "Race", wait: bool, wait_ms: int | None) -> "
     """Wait for a race, or start a background process that drives it."""
     if wait:
         return wait_with_progress(app, race.id, wait_ms)
-    if is_active(race) and not _is_remote(app):
-        app.store.races.hand_over(race.id)
-    return race
-
-
-def _is_remote(app: App) -> bool:
     from corral import config
 
-    return config.store_url(app.url).startswith(("http://", "https://"))
+    if is_active(race) and not config.is_remote(app.store.address):
+        app.store.races.hand_over(race.id)
+    return race
 
 
 def wait_with_progress(app: App, race: str, wait_ms: int | None) -> "Race":
@@ -125,30 +122,13 @@ def _show_progress(app: App, race: str, thread: threading.Thread) -> None:
 # -- display ------------------------------------------------------------------------------------
 
 COLUMNS = [
-    ("ID", lambda race: race.id),
-    ("STATE", lambda race: race.state),
-    ("BUDGET", lambda race: format_usd(race.budget_micros)),
-    ("STARTED", lambda race: _age(race.created_at)),
-    ("WHAT", lambda race: race.name),
+    Column("ID", lambda race: race.id),
+    Column("STATE", lambda race: race.state, is_state=True),
+    Column("BUDGET", lambda race: format_usd(race.budget_micros)),
+    Column("STARTED", lambda race: _age(race.created_at), drop=2),
+    Column("WHAT", lambda race: race.name, shrink="truncate", drop=1),
 ]
 
-ATTEMPTS = [
-    ("NO", lambda attempt: f"{attempt.number}{'*' if attempt.is_winner else ''}"),
-    ("STATE", lambda attempt: attempt.state),
-    ("AGENT", lambda attempt: attempt.agent),
-    ("RANK", lambda attempt: attempt.rank),
-    ("SCORE", lambda attempt: attempt.score),
-    ("CHECKS", lambda attempt: _checks(attempt)),
-    ("TESTS", lambda attempt: _tests(attempt.checks)),
-    ("LINES", lambda attempt: _lines(attempt)),
-    ("COST", lambda attempt: format_usd(attempt.cost_micros)),
-    ("TOOK", lambda attempt: _took(attempt)),
-    ("RUN", lambda attempt: attempt.run_id),
-    ("REASON", lambda attempt: attempt.reason),
-]
-
-
-VARIATION = ("VARIATION", lambda attempt: variation_name(attempt.variation))
 MAX_VARIATION_NAME = 24
 IMPORTED = "imported from another tool, without a repository"
 
@@ -164,13 +144,8 @@ def show_race(app: App, race: "Race") -> None:
     for round in race.rounds:
         write_line("")
         write_line(headline(round))
-        is_varied = any(attempt.variation for attempt in round.attempts)
         denied, retry = _denied(app, round)
-        column = ("DENIED", lambda attempt: denied.get(attempt.id))  # noqa: B023 called within this iteration
-        columns = [*ATTEMPTS[:3], *([VARIATION] if is_varied else []), *ATTEMPTS[3:-2]]
-        app.show_list(
-            round.attempts, [*columns, *([column] if denied else []), *ATTEMPTS[-2:]], empty="-"
-        )
+        app.show_list(round.attempts, _attempt_columns(round, denied), empty="-")
         if denied:
             write_line(f"To approve these tools, start the race again with {retry}.")
         for verdict in round.verdicts:
@@ -182,6 +157,29 @@ def show_race(app: App, race: "Race") -> None:
             write_line(f"graft of {', '.join(graft.files)}, {result}: {graft.reason}")
     write_line("")
     write_line(next_step(race))
+
+
+def _attempt_columns(round: "Round", denied: dict[str, str]) -> Columns:
+    """Return the columns of a round's attempts; `denied` has the denied tools by attempt."""
+    is_varied = any(attempt.variation for attempt in round.attempts)
+    variation = Column("VARIATION", lambda attempt: variation_name(attempt.variation))
+    denied_tools = Column("DENIED", lambda attempt: denied.get(attempt.id))
+    return [
+        Column("NO", lambda attempt: f"{attempt.number}{'*' if attempt.is_winner else ''}"),
+        Column("STATE", lambda attempt: attempt.state, is_state=True),
+        Column("AGENT", lambda attempt: attempt.agent, drop=3),
+        *([variation] if is_varied else []),
+        Column("RANK", lambda attempt: attempt.rank),
+        Column("SCORE", lambda attempt: attempt.score),
+        Column("CHECKS", lambda attempt: _checks(attempt)),
+        Column("TESTS", lambda attempt: _tests(attempt.checks)),
+        Column("LINES", lambda attempt: _lines(attempt)),
+        Column("COST", lambda attempt: format_usd(attempt.cost_micros), drop=2),
+        Column("TOOK", lambda attempt: _took(attempt)),
+        *([denied_tools] if denied else []),
+        Column("RUN", lambda attempt: attempt.run_id),
+        Column("REASON", lambda attempt: attempt.reason, shrink="truncate", drop=1),
+    ]
 
 
 def _denied(app: App, round: "Round") -> tuple[dict[str, str], str]:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from corral.kernel.clock import SystemClock, format_duration
+from corral.kernel import display_time
+from corral.kernel.clock import DAY, SystemClock, format_duration
 from corral.kernel.display_text import escape_unprintable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from corral.cli.context import Columns
+    from corral.cli.columns import Column, Columns, Fields
 
 UNLIMITED_WIDTH = 10_000  # used when the output is not a terminal
 
@@ -81,67 +82,6 @@ def console(*, stderr: bool = False) -> "Console":
     )
 
 
-# Columns that are truncated or wrapped on a narrow terminal. Ids and states never are.
-TRUNCATED_COLUMNS = frozenset(
-    {
-        "BECAUSE",
-        "BODY",
-        "COMMAND",
-        "CONTENT",
-        "DATA",
-        "DIRECTORY",
-        "EFFECT",
-        "ERROR",
-        "LABELS",
-        "LAST ERROR",
-        "MESSAGE",
-        "PATH",
-        "PLACE",
-        "PLATFORM ID",
-        "REASON",
-        "REFERENCE",
-        "TARGET",
-        "TITLE",
-        "WHAT",
-        "WHY",
-    }
-)
-WRAPPED_COLUMNS = frozenset({"DESCRIPTION", "DETAIL"})
-
-
-# Columns that a narrow terminal omits, in this order. Empty columns are omitted before these, the
-# last of the remaining columns after these. `--json` always has every field.
-DROP_ORDER = (
-    "TASK ID",
-    "PID",
-    "PRIORITY",
-    "SHARE",
-    "TIMED OUT",
-    "INTERRUPTED",
-    "CANCELLED",
-    "SIGNED WITH",
-    "CACHED",
-    "FROM",
-    "PROJECT",
-    "AGENT",
-    "OWNER",
-    "STARTED",
-    "MODEL",
-    "COST",
-    "REASON",
-    "WHAT",
-    "UNMATCHED",
-    "CHECKED",
-    "POLICY",
-    "DIRECT",
-    "DISPLAY NAME",
-    "DEADLINE",
-    "ASKED",
-    "ASKER",
-    "QUESTION",
-    "WIRING",
-    "OPTIONS",
-)
 GAP = 2
 MIN_TRUNCATED_WIDTH = 8
 
@@ -153,16 +93,16 @@ def write_table(records: Sequence[Any], columns: "Columns") -> None:
 
     columns, rows, widths = _fit_columns(records, columns, console().width)
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    for (title, _), width in zip(columns, widths, strict=True):
-        wraps = title in WRAPPED_COLUMNS
+    for column, width in zip(columns, widths, strict=True):
+        wraps = column.shrink == "wrap"
         table.add_column(
-            title, overflow="fold" if wraps else "ellipsis", no_wrap=not wraps, width=width
+            column.title, overflow="fold" if wraps else "ellipsis", no_wrap=not wraps, width=width
         )
     for row in rows:
         table.add_row(
             *(
-                Text(text, style=STYLES.get(text, "") if title == "STATE" else "")
-                for (title, _), text in zip(columns, row, strict=True)
+                Text(text, style=STYLES.get(text, "") if column.is_state else "")
+                for column, text in zip(columns, row, strict=True)
             )
         )
     _print(table)
@@ -173,29 +113,39 @@ def _fit_columns(
 ) -> tuple["Columns", list[list[str]], list[int]]:
     """Return the columns that fit into `width`, their cells and widths. The first column stays."""
     shown = list(columns)
-    rows = [[escape_unprintable(to_text(cell(record))) for _, cell in shown] for record in records]
-    blank = [title for index, title in enumerate(_titles(shown)) if _is_empty(rows, index)]
-    # A run without a name is identified by its WHAT column.
-    optional = [title for title in DROP_ORDER if title != "WHAT" or "NAME" not in blank]
-    rest = [title for title in reversed(_titles(shown)) if title not in optional]
-    minimum, maximum = _width_range(_titles(shown), rows)
-    for title in (*blank, *optional, *rest):
+    rows = [
+        [escape_unprintable(to_text(column.cell(record))) for column in shown] for record in records
+    ]
+    minimum, maximum = _width_range(shown, rows)
+    for column in _omission_order(columns, rows):
         if _table_width(minimum) <= width:
             break
-        kept = [index for index, name in enumerate(_titles(shown)) if name != title or index == 0]
-        shown = [shown[index] for index in kept]
-        rows = [[row[index] for index in kept] for row in rows]
-        minimum, maximum = _width_range(_titles(shown), rows)
+        index = shown.index(column)
+        del shown[index]
+        for row in rows:
+            del row[index]
+        minimum, maximum = _width_range(shown, rows)
     spare = width - _table_width(minimum)
     return shown, rows, _distribute_width(minimum, maximum, spare)
 
 
-def _width_range(titles: list[str], rows: list[list[str]]) -> tuple[list[int], list[int]]:
+def _omission_order(columns: "Columns", rows: list[list[str]]) -> list["Column"]:
+    """Return all columns except the first, in the order in which a narrow terminal omits them."""
+    empty = [column for index, column in enumerate(columns) if _is_empty(rows, index)]
+    empty_titles = {column.title for column in empty}
+    optional = [column for column in columns if column.drop and column.replaces not in empty_titles]
+    optional.sort(key=lambda column: -column.drop)
+    order = dict.fromkeys([*empty, *optional, *reversed(columns)])
+    return [column for column in order if column != columns[0]]
+
+
+def _width_range(columns: "Columns", rows: list[list[str]]) -> tuple[list[int], list[int]]:
     """Return the minimum and the maximum width of each column."""
-    maximum = [max(map(_cell_width, column)) for column in zip(titles, *rows, strict=True)]
+    titles = [column.title for column in columns]
+    maximum = [max(map(_cell_width, cells)) for cells in zip(titles, *rows, strict=True)]
     minimum = [
-        min(width, MIN_TRUNCATED_WIDTH) if title in TRUNCATED_COLUMNS | WRAPPED_COLUMNS else width
-        for title, width in zip(titles, maximum, strict=True)
+        width if column.shrink == "no" else min(width, MIN_TRUNCATED_WIDTH)
+        for column, width in zip(columns, maximum, strict=True)
     ]
     return minimum, maximum
 
@@ -206,10 +156,6 @@ def _table_width(widths: list[int]) -> int:
 
 def _is_empty(rows: list[list[str]], index: int) -> bool:
     return all(row[index] == to_text(None) for row in rows)
-
-
-def _titles(columns: "Columns") -> list[str]:
-    return [title for title, _ in columns]
 
 
 def _cell_width(text: str) -> int:
@@ -244,20 +190,20 @@ class MultilineText(tuple[str, ...]):
     __slots__ = ()
 
 
-def write_fields(record: Any, columns: "Columns | None" = None) -> None:
-    """Write one record, one field per line; `columns` selects the fields."""
+def write_fields(record: Any, fields: "Fields | None" = None) -> None:
+    """Write one record, one field per line: all fields, or the given ones."""
     from rich.table import Table
     from rich.text import Text
 
-    fields = (
-        [(title, cell(record)) for title, cell in columns]
-        if columns
+    values = (
+        [(title, value(record)) for title, value in fields]
+        if fields
         else [(name, format_field(name, value)) for name, value in _fields(record).items()]
     )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for title, value in fields:
+    for title, value in values:
         lines = value if isinstance(value, MultilineText) else (to_text(value),)
         table.add_row(title, Text("\n".join(map(escape_unprintable, lines))))
     _print(table)
@@ -345,18 +291,13 @@ def format_time(ms: int) -> str:
 
 def format_clock(ms: int) -> str:
     """Format a timestamp within the next day as local time, 15:42; a later one with its date."""
-    pattern = "%H:%M" if ms - now() < 86_400_000 else "%Y-%m-%d %H:%M"
+    pattern = "%H:%M" if ms - now() < DAY else "%Y-%m-%d %H:%M"
     return time.strftime(pattern, time.localtime(ms / 1_000))
 
 
 def format_age(ms: int) -> str:
     """Format the distance of a timestamp from now in its largest unit: `5m ago`, `in 2h`."""
-    distance = now() - ms
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
-        if abs(distance) >= size:
-            count = round(abs(distance) / size)
-            return f"{count}{unit} ago" if distance > 0 else f"in {count}{unit}"
-    return "now"
+    return display_time.format_age(ms, now())
 
 
 @contextmanager

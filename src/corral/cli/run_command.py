@@ -151,7 +151,7 @@ def request_fields(app: App, *, detach: bool, options: dict[str, Any]) -> dict[s
         "max_restarts": parse_restart_policy(options["restart"]),
         "env": parse_pairs(options["env"], "--env"),
         "secrets": parse_pairs(options["secret"], "--secret"),
-        "budget_micros": _parse_budget(options["budget"]) if options["budget"] else None,
+        "budget_micros": options["budget_micros"],
         "max_output_bytes": parse_size(options["max_output"]) if options["max_output"] else None,
         "approvals": list(options["approvals"]),
         "terminal": options["pty"],
@@ -181,12 +181,6 @@ def _read_prompt(source: str) -> str:
     text = read_body(source, False) if source == "-" or source.startswith("@") else source
     assert isinstance(text, str)
     return text
-
-
-def _parse_budget(text: str) -> int:
-    from corral.kernel.money import parse_usd
-
-    return parse_usd(text)
 
 
 def parse_size(text: str) -> int:

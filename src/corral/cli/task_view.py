@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from corral.cli.context import App, Columns
+from corral.cli.columns import Fields
+from corral.cli.context import App
 from corral.cli.parameters import read_body
 from corral.cli.render import format_field
 from corral.kernel.errors import Invalid
@@ -98,7 +99,7 @@ def _load_yaml(text: str) -> Any:
 # -- display -----------------------------------------------------------------------------------
 
 
-def task_fields(app: App) -> Columns:
+def task_fields(app: App) -> Fields:
     """Return the fields of a task for people; `--json` has all fields."""
     return (
         ("key", lambda task: task.key),

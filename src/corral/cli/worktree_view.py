@@ -1,9 +1,10 @@
 """Display of leftover worktrees, for `race clean` and `task clean`."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from corral.cli.context import App, Columns
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App
 from corral.cli.render import write_line
 
 if TYPE_CHECKING:
@@ -13,17 +14,17 @@ if TYPE_CHECKING:
 def show_leftovers(
     app: App,
     leftovers: "Sequence[Leftover]",
-    owner: tuple[str, Callable[[Any], object]],
+    owner: Column,
     *,
     confirmed: bool,
 ) -> None:
     """List leftover worktrees; `owner` is the first column. Without `confirmed`, add a hint."""
     columns: Columns = [
         owner,
-        ("ACTION", lambda leftover: leftover.action),
-        ("SIZE", lambda leftover: format_size(leftover.bytes)),
-        ("WORKTREE", lambda leftover: leftover.worktree),
-        ("REASON", lambda leftover: leftover.reason),
+        Column("ACTION", lambda leftover: leftover.action),
+        Column("SIZE", lambda leftover: format_size(leftover.bytes)),
+        Column("WORKTREE", lambda leftover: leftover.worktree),
+        Column("REASON", lambda leftover: leftover.reason, shrink="truncate", drop=1),
     ]
     app.show_list(leftovers, columns, empty="No worktrees to remove.")
     sizes = [leftover.bytes for leftover in leftovers if leftover.action == "remove"]

@@ -7,7 +7,7 @@ here, for all calls alike.
 from typing import Any
 
 from corral.api import Corral
-from corral.api.agent_rules import CallArguments, check_own_run, check_project
+from corral.api.agent_rules import AgentRule, CallArguments, check_own_run, check_project
 from corral.api.remote_table import RemoteCall, find_call
 from corral.kernel.errors import Refused
 from corral.services.tokens import TokenIdentity
@@ -20,16 +20,22 @@ def check_agent_call(
 
     Rules also replace arguments: authors, senders and projects become the agent's own.
     """
+    rule = require_rule(call)
+    _limit_to_project(store, who, call, arguments)
+    rule(store, who, arguments)
+    if run := arguments.get("run"):
+        check_own_run(store, who, str(run))
+
+
+def require_rule(call: RemoteCall) -> AgentRule:
+    """Return the rule of an operation for agents; raises Refused for operations without one."""
     rule = call.policy.agent
     if rule is None:
         raise Refused(
             f"An agent's token may not call {call.name}. See /api/docs for the operations it may.",
             call=call.name,
         )
-    _limit_to_project(store, who, call, arguments)
-    rule(store, who, arguments)
-    if run := arguments.get("run"):
-        check_own_run(store, who, str(run))
+    return rule
 
 
 # -- projects ----------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from corral.api import Corral
 from corral.asgi import Receive, Scope, Send
-from corral.http.api import ApiRouter, Handler, describe_server, send_response
 from corral.http.errors import ApiError
 from corral.http.feed import EventFeed
 from corral.http.health import HealthEndpoint
@@ -30,6 +29,7 @@ from corral.http.middleware.rate_limits import Rate
 from corral.http.middleware.request_metrics import RequestMetricsMiddleware
 from corral.http.middleware.security_headers import SecurityHeadersMiddleware
 from corral.http.openapi import render_docs_page, render_docs_style, render_openapi_document
+from corral.http.router import ApiRouter, Handler, describe_server, send_response
 from corral.http.streams import StreamEndpoints
 from corral.http.token_cache import TokenCache
 

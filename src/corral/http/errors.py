@@ -6,19 +6,6 @@ import msgspec
 
 from corral.kernel.errors import CorralError
 
-# By error code of the library. The command line maps the same codes to exit statuses.
-STATUS_CODES = {
-    "invalid": 400,
-    "not_found": 404,
-    "refused": 403,
-    "ambiguous": 409,
-    "conflict": 409,
-    "illegal_move": 409,
-    "held": 423,
-    "no_room": 409,
-    "store_unavailable": 503,
-}
-
 JSON = (b"content-type", b"application/json")
 
 
@@ -43,10 +30,9 @@ class ApiError(Exception):
 
 
 def convert_corral_error(error: CorralError) -> ApiError:
-    """Convert an error of the library; an unknown code becomes status 500."""
-    status = STATUS_CODES.get(error.code, 500)
-    headers = {"retry-after": "1"} if status == 503 else None
-    return ApiError(status, error.code, error.message, headers=headers, **error.details)
+    """Convert an error of the library."""
+    headers = {"retry-after": "1"} if error.http_status == 503 else None
+    return ApiError(error.http_status, error.code, error.message, headers=headers, **error.details)
 
 
 def encode_error_body(error: ApiError) -> bytes:

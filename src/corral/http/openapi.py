@@ -10,7 +10,7 @@ import msgspec
 from corral import __version__
 from corral.api.catalog import list_operations, resource_classes
 from corral.api.remote_table import MAX_WAIT_MS, RemoteCall, list_calls
-from corral.http.errors import STATUS_CODES
+from corral.kernel.errors import CorralError, list_error_classes
 
 _ERRORS = {
     400: "Invalid request.",
@@ -190,7 +190,8 @@ def _make_string_schema(kind: type[Any]) -> dict[str, Any]:
 
 
 def _make_error_schema() -> dict[str, Any]:
-    codes = [*STATUS_CODES, "unauthenticated", "too_many", "internal"]
+    codes = dict.fromkeys(error.code for error in list_error_classes() if error is not CorralError)
+    codes |= dict.fromkeys(("unauthenticated", "too_many", "internal"))
     return {
         "type": "object",
         "required": ["error"],
@@ -199,7 +200,7 @@ def _make_error_schema() -> dict[str, Any]:
                 "type": "object",
                 "required": ["code", "message", "details"],
                 "properties": {
-                    "code": {"type": "string", "enum": codes},
+                    "code": {"type": "string", "enum": [*codes]},
                     "message": {"type": "string"},
                     "details": {"type": "object"},
                 },

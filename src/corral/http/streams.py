@@ -11,10 +11,10 @@ import msgspec
 from corral.api import Corral
 from corral.api.remote_table import MAX_WAIT_MS
 from corral.asgi import Receive, Scope, Send
-from corral.http.api import ApiRouter, DisconnectWatcher
 from corral.http.errors import ApiError
 from corral.http.feed import EventFeed
 from corral.http.middleware.rate_limits import retry_after
+from corral.http.router import ApiRouter, DisconnectWatcher
 from corral.kernel.errors import Invalid, Refused
 from corral.services.tokens import TokenIdentity
 

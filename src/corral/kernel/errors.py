@@ -13,10 +13,11 @@
     └── StoreUnavailable    the store cannot be used; `details["reason"]` is the cause
 
 `code` is stable and machine-readable. `message` is for people: what failed, why, and what to do.
-`details` holds the values that the message was built from.
+`details` holds the values that the message was built from. The HTTP API answers with `http_status`,
+and the command line exits with `exit_status`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 
@@ -24,6 +25,8 @@ class CorralError(Exception):
     """The base class of all exceptions that Corral raises."""
 
     code: ClassVar[str] = "error"
+    http_status: ClassVar[int] = 500
+    exit_status: ClassVar[int] = 1
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
@@ -33,18 +36,25 @@ class CorralError(Exception):
 
 class Invalid(CorralError):
     code = "invalid"
+    http_status = 400
+    exit_status = 2
 
 
 class NotFound(CorralError):
     code = "not_found"
+    http_status = 404
+    exit_status = 3
 
 
 class Refused(CorralError):
     code = "refused"
+    http_status = 403
+    exit_status = 4
 
 
 class Ambiguous(Refused):
     code = "ambiguous"
+    http_status = 409
 
 
 class NotYet(Refused):
@@ -56,6 +66,8 @@ class NotYet(Refused):
 
 class Conflict(CorralError):
     code = "conflict"
+    http_status = 409
+    exit_status = 4
 
 
 class IllegalMove(Conflict):
@@ -64,6 +76,7 @@ class IllegalMove(Conflict):
 
 class Held(Conflict):
     code = "held"
+    http_status = 423
 
 
 class NoRoom(Conflict):
@@ -80,19 +93,26 @@ class StoreUnavailable(CorralError):
     """
 
     code = "store_unavailable"
+    http_status = 503
+    exit_status = 5
 
     def __init__(self, message: str, *, reason: str, **details: Any) -> None:
         super().__init__(message, reason=reason, **details)
         self.reason = reason
 
 
+def list_error_classes(base: type[CorralError] = CorralError) -> Iterator[type[CorralError]]:
+    """Return an error class and all its subclasses, each before its subclasses."""
+    yield base
+    for subclass in base.__subclasses__():
+        yield from list_error_classes(subclass)
+
+
 def error_from_code(code: str, message: str, details: Mapping[str, Any]) -> CorralError:
     """Rebuild an error that another Corral process raised and sent as JSON."""
     if code == NotYet.code and details.get("timed_out"):
         return NotYet(message, **details)
-    classes = [CorralError]
-    for error_class in classes:
+    for error_class in list_error_classes():
         if error_class.code == code:
             return error_class(message, **details)
-        classes += error_class.__subclasses__()
     return CorralError(message, **details)

@@ -5,39 +5,40 @@ from typing import Any
 
 import click
 
-from corral.cli.click_classes import CommandGroup, option, paging_options
-from corral.cli.context import App, Columns, pass_app
-from corral.cli.parameters import DURATION, read_body
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column, Fields
+from corral.cli.context import App, pass_app
+from corral.cli.parameters import DURATION, USD, read_body
 from corral.cli.render import format_age, format_field
 from corral.kernel.clock import format_duration
 from corral.kernel.money import format_usd
 
 COLUMNS = [
-    ("NAME", lambda agent: agent.name),
-    ("STATE", lambda agent: agent.state),
-    ("ROLE", lambda agent: agent.role),
-    ("PROVIDER", lambda agent: agent.provider),
-    ("MODEL", lambda agent: agent.model),
-    ("VERSION", lambda agent: agent.version),
-    ("ID", lambda agent: agent.id),
-    ("COMMAND", lambda agent: agent.command),
+    Column("NAME", lambda agent: agent.name),
+    Column("STATE", lambda agent: agent.state, is_state=True),
+    Column("ROLE", lambda agent: agent.role),
+    Column("PROVIDER", lambda agent: agent.provider),
+    Column("MODEL", lambda agent: agent.model, drop=1),
+    Column("VERSION", lambda agent: agent.version),
+    Column("ID", lambda agent: agent.id),
+    Column("COMMAND", lambda agent: agent.command, shrink="truncate"),
 ]
 
 VERSIONS = [
-    ("VERSION", lambda version: version.number),
-    ("SINCE", lambda version: format_age(version.created_at)),
-    ("BY", lambda version: version.created_by),
-    ("ROLE", lambda version: version.role),
-    ("PROVIDER", lambda version: version.provider),
-    ("MODEL", lambda version: version.model),
-    ("HASH", lambda version: version.hash[:12]),
+    Column("VERSION", lambda version: version.number),
+    Column("SINCE", lambda version: format_age(version.created_at)),
+    Column("BY", lambda version: version.created_by),
+    Column("ROLE", lambda version: version.role),
+    Column("PROVIDER", lambda version: version.provider),
+    Column("MODEL", lambda version: version.model, drop=1),
+    Column("HASH", lambda version: version.hash[:12]),
 ]
 
 GRANTS = [
-    ("TOOL", lambda grant: grant.tool),
-    ("RULE", lambda grant: "allowed" if grant.allowed else "denied"),
-    ("SINCE", lambda grant: format_age(grant.updated_at)),
-    ("BY", lambda grant: grant.updated_by),
+    Column("TOOL", lambda grant: grant.tool),
+    Column("RULE", lambda grant: "allowed" if grant.allowed else "denied"),
+    Column("SINCE", lambda grant: format_age(grant.updated_at)),
+    Column("BY", lambda grant: grant.updated_by),
 ]
 
 
@@ -53,7 +54,7 @@ def _limits(content: Any) -> str | None:
     return ", ".join(texts) or None
 
 
-FIELDS: Columns = (
+FIELDS: Fields = (
     ("id", lambda agent: agent.id),
     ("agent id", lambda version: version.agent_id),
     ("name", lambda agent: agent.name),
@@ -73,7 +74,7 @@ FIELDS: Columns = (
 )
 
 
-def _tool_fields(grants: Sequence[Any]) -> Columns:
+def _tool_fields(grants: Sequence[Any]) -> Fields:
     """Return the allowed and denied tools. As soon as one tool is allowed, only those are."""
     allowed = ", ".join(rule.tool for rule in grants if rule.allowed) or "all"
     denied = ", ".join(rule.tool for rule in grants if not rule.allowed) or None
@@ -81,6 +82,7 @@ def _tool_fields(grants: Sequence[Any]) -> Columns:
 
 
 TEXT_OPTIONS = ("provider", "command", "role", "model", "instructions", "workspace")
+LIMIT_OPTIONS = ("timeout_ms", "idle_ms", "max_runs", "budget_micros")
 
 
 @click.group("agent", cls=CommandGroup, help="Manage agents, their instructions and permissions.")
@@ -94,15 +96,14 @@ def content_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--max-runs", type=int, help="Maximum number of concurrent runs; 0 removes the limit."
         ),
-        option(
+        click.option(
             "--idle-timeout",
             "idle_ms",
-            aliases=["--idle"],
             type=DURATION,
             help="Stop a run when it has been idle for this time.",
         ),
         click.option("--timeout", "timeout_ms", type=DURATION, help="Maximum time for a run."),
-        click.option("--budget", metavar="USD", type=float, help="Maximum cost of a run."),
+        click.option("--budget", "budget_micros", type=USD, help="Maximum cost of a run."),
         click.option("--workspace", metavar="DIR", help="Working directory of the agent."),
         click.option(
             "--instructions", metavar="TEXT|@FILE", help="Instructions that precede every prompt."
@@ -133,10 +134,7 @@ def content_changes(options: dict[str, Any], limits: Any = None) -> dict[str, An
     }
     if content.get("instructions"):
         content["instructions"] = read_body(content["instructions"], False)
-    changes = {name: options[name] for name in ("timeout_ms", "idle_ms", "max_runs")}
-    if options["budget"] is not None:
-        changes["budget_micros"] = round(options["budget"] * 1_000_000)
-    changes = {name: value or None for name, value in changes.items() if value is not None}
+    changes = {name: options[name] or None for name in LIMIT_OPTIONS if options[name] is not None}
     if changes:
         content["limits"] = (asdict(limits) if limits else {}) | changes
     return content
@@ -252,7 +250,7 @@ def grants(app: App, agent: str) -> None:
     app.show_page(page, GRANTS, empty=f"No rules; {agent} may use all tools.")
 
 
-@command.command("check", aliases=["allows"])
+@command.command("check")
 @click.argument("agent")
 @click.argument("tool")
 @pass_app

@@ -6,30 +6,30 @@ from typing import Any
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
 from corral.kernel.errors import Invalid
 
 COLUMNS = [
-    ("ID", lambda alert: alert.id),
-    ("STATE", lambda alert: alert.state),
-    ("ON", lambda alert: " ".join(alert.kinds)),
-    ("PROJECT", lambda alert: alert.project_id),
-    ("AGENT", lambda alert: alert.agent_id),
-    ("BY", lambda alert: alert.target_kind),
-    ("TARGET", lambda alert: alert.target),
-    ("SIGNED WITH", lambda alert: alert.secret),
+    Column("ID", lambda alert: alert.id),
+    Column("STATE", lambda alert: alert.state, is_state=True),
+    Column("ON", lambda alert: " ".join(alert.kinds)),
+    Column("PROJECT", lambda alert: alert.project_id, drop=2),
+    Column("AGENT", lambda alert: alert.agent_id, drop=1),
+    Column("BY", lambda alert: alert.target_kind),
+    Column("TARGET", lambda alert: alert.target, shrink="truncate"),
+    Column("SIGNED WITH", lambda alert: alert.secret, drop=3),
 ]
 
 DELIVERIES = [
-    ("ALERT", lambda delivery: delivery.alert_id),
-    ("LETTER", lambda delivery: delivery.letter_id),
-    ("STATE", lambda delivery: delivery.state),
-    (
-        "NEXT ATTEMPT",
-        lambda delivery: format_age(delivery.due_at) if delivery.due_at else None,
+    Column("ALERT", lambda delivery: delivery.alert_id),
+    Column("LETTER", lambda delivery: delivery.letter_id),
+    Column("STATE", lambda delivery: delivery.state, is_state=True),
+    Column(
+        "NEXT ATTEMPT", lambda delivery: format_age(delivery.due_at) if delivery.due_at else None
     ),
-    ("LAST ERROR", lambda delivery: delivery.error),
+    Column("LAST ERROR", lambda delivery: delivery.error, shrink="truncate"),
 ]
 
 

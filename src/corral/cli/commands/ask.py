@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from corral.cli.click_classes import Command, option
+from corral.cli.click_classes import Command
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, read_body
 
@@ -25,17 +25,15 @@ from corral.cli.parameters import DURATION, read_body
     metavar="ANSWER",
     help="Answer to choose from. Repeatable (default: any text is accepted).",
 )
-@option(
+@click.option(
     "--allow-other",
     "free_text",
-    aliases=["--free"],
     is_flag=True,
     help="Accept answers other than the options.",
 )
-@option(
+@click.option(
     "--to",
     "answerers",
-    aliases=["--of"],
     multiple=True,
     metavar="WHO",
     help="Answerer: user:NAME or agent:NAME. Repeatable (default: any person).",
@@ -53,9 +51,8 @@ from corral.cli.parameters import DURATION, read_body
     metavar="TEXT",
     help="Description of what the answer will cause, shown with the question; or @FILE.",
 )
-@option(
+@click.option(
     "--required-votes",
-    aliases=["--quorum", "--needed"],
     type=int,
     default=1,
     show_default=True,

@@ -3,21 +3,23 @@
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App, pass_app
+from corral.cli.parameters import USD
 from corral.cli.render import format_age
-from corral.kernel.money import format_usd, parse_usd
+from corral.kernel.money import format_usd
 
 
 def _columns(app: App) -> Columns:
     return [
-        ("SCOPE", lambda budget: app.scope_name(budget.scope)),
-        ("PERIOD", lambda budget: budget.period),
-        ("LIMIT", lambda budget: format_usd(budget.limit_micros)),
-        ("SPENT", lambda budget: format_usd(budget.spent_micros)),
-        ("RESERVED", lambda budget: format_usd(budget.reserved_micros)),
-        ("LEFT", lambda budget: format_usd(max(budget.left_micros, 0))),
-        ("SET", lambda budget: format_age(budget.updated_at)),
-        ("BY", lambda budget: budget.updated_by),
+        Column("SCOPE", lambda budget: app.scope_name(budget.scope)),
+        Column("PERIOD", lambda budget: budget.period),
+        Column("LIMIT", lambda budget: format_usd(budget.limit_micros)),
+        Column("SPENT", lambda budget: format_usd(budget.spent_micros)),
+        Column("RESERVED", lambda budget: format_usd(budget.reserved_micros)),
+        Column("LEFT", lambda budget: format_usd(max(budget.left_micros, 0))),
+        Column("SET", lambda budget: format_age(budget.updated_at)),
+        Column("BY", lambda budget: budget.updated_by),
     ]
 
 
@@ -40,15 +42,15 @@ def command() -> None:
     examples=["corral budget set all 50 --period day", "corral budget set agent:ada 5"],
 )
 @click.argument("scope")
-@click.argument("usd")
+@click.argument("limit_micros", metavar="USD", type=USD)
 @period_option
 @pass_app
-def set_(app: App, scope: str, usd: str, period: str) -> None:
+def set_(app: App, scope: str, limit_micros: int, period: str) -> None:
     """Limit the spending of SCOPE to USD dollars.
 
     SCOPE is all, a project's directory, project:ID, agent:NAME or run:ID.
     """
-    budget = app.store.budgets.set(app.scope_id(scope), parse_usd(usd), period=period)
+    budget = app.store.budgets.set(app.scope_id(scope), limit_micros, period=period)
     per_day = " per day" if budget.period == "day" else ""
     app.report(
         f"Budget of {app.scope_name(budget.scope)}: {format_usd(budget.limit_micros)}{per_day}, "

@@ -2,19 +2,24 @@
 
 import click
 
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import parse_pairs
 from corral.cli.render import format_age
 
 COLUMNS = [
-    ("NAME", lambda channel: channel.name),
-    ("KIND", lambda channel: channel.kind),
-    ("STATE", lambda channel: channel.state),
-    ("POLICY", lambda channel: channel.policy),
-    ("CHECKED", lambda channel: format_age(channel.checked_at) if channel.checked_at else None),
-    ("ERROR", lambda channel: channel.last_error),
-    ("ID", lambda channel: channel.id),
+    Column("NAME", lambda channel: channel.name),
+    Column("KIND", lambda channel: channel.kind),
+    Column("STATE", lambda channel: channel.state, is_state=True),
+    Column("POLICY", lambda channel: channel.policy, drop=1),
+    Column(
+        "CHECKED",
+        lambda channel: format_age(channel.checked_at) if channel.checked_at else None,
+        drop=2,
+    ),
+    Column("ERROR", lambda channel: channel.last_error, shrink="truncate"),
+    Column("ID", lambda channel: channel.id),
 ]
 
 
@@ -32,9 +37,8 @@ def command() -> None:
 )
 @click.argument("name")
 @click.argument("kind")
-@option(
+@click.option(
     "--config",
-    aliases=["--set"],
     multiple=True,
     metavar="NAME=VALUE",
     help="Configuration value of the platform. Repeatable.",

@@ -5,30 +5,31 @@ from typing import Any
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column, to_fields
 from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
 from corral.kernel.money import format_usd
 
 COLUMNS = [
-    ("ID", lambda charge: charge.id),
-    ("AT", lambda charge: format_age(charge.at)),
-    ("RUN", lambda charge: charge.run_id),
-    ("MODEL", lambda charge: charge.model),
-    ("INPUT", lambda charge: charge.input),
-    ("OUTPUT", lambda charge: charge.output),
-    ("CACHED", lambda charge: charge.cache_read + charge.cache_write),
-    ("COST", lambda charge: format_usd(charge.cost_micros)),
-    ("FROM", lambda charge: charge.source),
+    Column("ID", lambda charge: charge.id),
+    Column("AT", lambda charge: format_age(charge.at)),
+    Column("RUN", lambda charge: charge.run_id),
+    Column("MODEL", lambda charge: charge.model, drop=2),
+    Column("INPUT", lambda charge: charge.input),
+    Column("OUTPUT", lambda charge: charge.output),
+    Column("CACHED", lambda charge: charge.cache_read + charge.cache_write, drop=4),
+    Column("COST", lambda charge: format_usd(charge.cost_micros), drop=1),
+    Column("FROM", lambda charge: charge.source, drop=3),
 ]
 
 TOTAL = [
-    ("DAY", lambda total: total.day or "total"),
-    ("CHARGES", lambda total: total.charges),
-    ("INPUT", lambda total: total.input),
-    ("OUTPUT", lambda total: total.output),
-    ("CACHED", lambda total: total.cache_read + total.cache_write),
-    ("COST", lambda total: format_usd(total.cost_micros)),
-    ("UNPRICED", lambda total: total.unpriced),
+    Column("DAY", lambda total: total.day or "total"),
+    Column("CHARGES", lambda total: total.charges),
+    Column("INPUT", lambda total: total.input),
+    Column("OUTPUT", lambda total: total.output),
+    Column("CACHED", lambda total: total.cache_read + total.cache_write, drop=2),
+    Column("COST", lambda total: format_usd(total.cost_micros), drop=1),
+    Column("UNPRICED", lambda total: total.unpriced),
 ]
 
 
@@ -67,7 +68,7 @@ def total(app: App, scope: str, day: str | None) -> None:
     SCOPE is all (default), a project's directory, or run:, session:, project:, agent: or model:
     with an id or name.
     """
-    app.show(app.store.charges.total(app.scope_id(scope), day=day), TOTAL)
+    app.show(app.store.charges.total(app.scope_id(scope), day=day), to_fields(TOTAL))
 
 
 @command.command()

@@ -3,16 +3,17 @@
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
 
 COLUMNS = [
-    ("THREAD", lambda checkpoint: checkpoint.thread),
-    ("NAMESPACE", lambda checkpoint: checkpoint.ns),
-    ("ID", lambda checkpoint: checkpoint.id),
-    ("PARENT", lambda checkpoint: checkpoint.parent),
-    ("BYTES", lambda checkpoint: checkpoint.bytes),
-    ("SAVED", lambda checkpoint: format_age(checkpoint.at)),
+    Column("THREAD", lambda checkpoint: checkpoint.thread),
+    Column("NAMESPACE", lambda checkpoint: checkpoint.ns),
+    Column("ID", lambda checkpoint: checkpoint.id),
+    Column("PARENT", lambda checkpoint: checkpoint.parent),
+    Column("BYTES", lambda checkpoint: checkpoint.bytes),
+    Column("SAVED", lambda checkpoint: format_age(checkpoint.at)),
 ]
 
 

@@ -1,6 +1,7 @@
 """`corral db`: check, back up, restore, move, query and prune the store."""
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import click
 from corral import config
 from corral.cli import render
 from corral.cli.click_classes import CommandGroup
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION
 from corral.cli.tty import confirm
@@ -16,9 +18,9 @@ from corral.kernel.clock import format_duration
 from corral.kernel.errors import StoreUnavailable
 
 FINDINGS = [
-    ("CHECK", lambda finding: finding.check),
-    ("STATE", lambda finding: finding.state),
-    ("DETAIL", lambda finding: finding.message),
+    Column("CHECK", lambda finding: finding.check),
+    Column("STATE", lambda finding: finding.state, is_state=True),
+    Column("DETAIL", lambda finding: finding.message, shrink="wrap"),
 ]
 
 
@@ -197,13 +199,14 @@ def sql(app: App, query: str, limit: int, timeout: int) -> None:
     """Run a read-only SQL query; docs/reference/schema.md describes the tables."""
     table = app.store.db.sql(query, limit=limit, timeout_ms=timeout)
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    columns = [
-        (name, lambda row, name=name: "NULL" if row[name] is None else row[name])
-        for name in table.columns
-    ]
+    columns = [Column(name, partial(_sql_cell, name)) for name in table.columns]
     app.show_list(rows, columns, empty="No rows.")
     if table.truncated:
         click.echo(f"Only the first {limit} rows are shown. Change this with --limit.", err=True)
+
+
+def _sql_cell(column: str, row: dict[str, Any]) -> object:
+    return "NULL" if row[column] is None else row[column]
 
 
 @command.command()
@@ -218,12 +221,12 @@ def prune(app: App, dry_run: bool) -> None:
     with _spinner(app, "Pruning …"):
         pruned = app.store.db.prune(dry_run=dry_run)
     columns = [
-        ("TABLE", lambda row: row.table),
-        ("TO DELETE" if dry_run else "DELETED", lambda row: row.rows),
-        ("RETENTION", lambda row: format_duration(row.retention_ms)),
+        Column("TABLE", lambda row: row.table),
+        Column("TO DELETE" if dry_run else "DELETED", lambda row: row.rows),
+        Column("RETENTION", lambda row: format_duration(row.retention_ms)),
     ]
     if any(row.project_id for row in pruned):
-        columns.append(("PROJECT", lambda row: row.project_id or ""))
+        columns.append(Column("PROJECT", lambda row: row.project_id or "", drop=1))
     app.show_list(pruned, columns, empty="")
 
 

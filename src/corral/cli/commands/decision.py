@@ -6,22 +6,24 @@ from typing import Any
 
 import click
 
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, read_body
 from corral.cli.render import format_age
 
 COLUMNS = [
-    ("ID", lambda decision: decision.id),
-    ("STATE", lambda decision: decision.state),
-    ("AUTHOR", lambda decision: decision.author),
-    ("CATEGORY", lambda decision: decision.category),
-    ("RECORDED", lambda decision: format_age(decision.created_at)),
-    (
+    Column("ID", lambda decision: decision.id),
+    Column("STATE", lambda decision: decision.state, is_state=True),
+    Column("AUTHOR", lambda decision: decision.author),
+    Column("CATEGORY", lambda decision: decision.category),
+    Column("RECORDED", lambda decision: format_age(decision.created_at)),
+    Column(
         "DEADLINE",
         lambda decision: format_age(decision.deadline_at) if decision.deadline_at else None,
+        drop=1,
     ),
-    ("TITLE", lambda decision: decision.title),
+    Column("TITLE", lambda decision: decision.title, shrink="truncate"),
 ]
 
 timeout_option = click.option(
@@ -41,7 +43,7 @@ def command() -> None:
     ]
 )
 @click.argument("title")
-@option("--rationale", aliases=["--why"], default="", metavar="TEXT|@FILE", help="Rationale.")
+@click.option("--rationale", default="", metavar="TEXT|@FILE", help="Rationale.")
 @click.option(
     "--alternative",
     "alternatives",
@@ -54,17 +56,15 @@ def command() -> None:
     show_default=True,
     help="Category, such as architecture or style.",
 )
-@option(
+@click.option(
     "--propose",
     "confirm",
-    aliases=["--confirm"],
     is_flag=True,
     help="Propose the decision; it must be confirmed.",
 )
-@option(
+@click.option(
     "--reviewer",
     "answerers",
-    aliases=["--of"],
     multiple=True,
     metavar="WHO",
     help="Reviewer: user:NAME or agent:NAME. Repeatable (default: any person).",

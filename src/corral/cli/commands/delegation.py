@@ -3,8 +3,9 @@
 import click
 
 from corral.cli import identity
-from corral.cli.click_classes import CommandGroup, option, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, read_body
 from corral.cli.render import format_age
 from corral.cli.task_view import agent_option, reason_option
@@ -12,14 +13,14 @@ from corral.cli.task_view import agent_option, reason_option
 
 def _columns(app: App) -> Columns:
     return [
-        ("ID", lambda delegation: delegation.id),
-        ("STATE", lambda delegation: delegation.state),
-        ("FROM", lambda delegation: delegation.from_mailbox),
-        ("TO", lambda delegation: delegation.to_mailbox),
-        ("SINCE", lambda delegation: format_age(delegation.created_at)),
-        ("TASK", lambda delegation: app.task_key(delegation.task_id)),
-        ("WHAT", lambda delegation: delegation.text),
-        ("REASON", lambda delegation: delegation.reason),
+        Column("ID", lambda delegation: delegation.id),
+        Column("STATE", lambda delegation: delegation.state, is_state=True),
+        Column("FROM", lambda delegation: delegation.from_mailbox, drop=3),
+        Column("TO", lambda delegation: delegation.to_mailbox),
+        Column("SINCE", lambda delegation: format_age(delegation.created_at)),
+        Column("TASK", lambda delegation: app.task_key(delegation.task_id)),
+        Column("WHAT", lambda delegation: delegation.text, shrink="truncate", drop=1),
+        Column("REASON", lambda delegation: delegation.reason, shrink="truncate", drop=2),
     ]
 
 
@@ -30,20 +31,18 @@ def command() -> None:
     pass
 
 
-@command.command(aliases=["delegate"])
+@command.command()
 @click.argument("to")
 @click.argument("text")
 @click.option("--context", metavar="TEXT|@FILE", help="Additional context for the agent.")
-@option(
+@click.option(
     "--deadline",
     "within",
-    aliases=["--within"],
     type=DURATION,
     help="Time until the delegation expires.",
 )
-@option(
+@click.option(
     "--parent",
-    aliases=["--part-of"],
     metavar="ID",
     help="Delegation that this one belongs to.",
 )
@@ -81,9 +80,8 @@ def create(
 @click.option(
     "--from", "sender", metavar="MAILBOX", help="Only list delegations from this mailbox."
 )
-@option(
+@click.option(
     "--parent",
-    aliases=["--part-of"],
     metavar="ID",
     help="Only list delegations that belong to this one.",
 )

@@ -3,17 +3,20 @@
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App, pass_app
 
 
 def columns(app: App) -> Columns:
     """Return the columns of a destination, with names instead of ids."""
     return [
-        ("ID", lambda destination: destination.id),
-        ("STATE", lambda destination: destination.state),
-        ("WHO", lambda destination: app.agent_name(destination.agent_id)),
-        ("NAME", lambda destination: destination.name),
-        ("PLACE", lambda destination: app.place_name(destination.place_id)),
+        Column("ID", lambda destination: destination.id),
+        Column("STATE", lambda destination: destination.state, is_state=True),
+        Column("WHO", lambda destination: app.agent_name(destination.agent_id)),
+        Column("NAME", lambda destination: destination.name),
+        Column(
+            "PLACE", lambda destination: app.place_name(destination.place_id), shrink="truncate"
+        ),
     ]
 
 

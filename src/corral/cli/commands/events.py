@@ -7,17 +7,18 @@ import click
 
 from corral.cli import render
 from corral.cli.click_classes import Command
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION
 
 COLUMNS = [
-    ("CURSOR", lambda event: event.cursor),
-    ("AT", lambda event: render.format_time(event.at)),
-    ("ACTOR", lambda event: event.actor),
-    ("KIND", lambda event: event.kind),
-    ("VERB", lambda event: event.verb),
-    ("SUBJECT", lambda event: event.subject),
-    ("DATA", lambda event: event.data),
+    Column("CURSOR", lambda event: event.cursor),
+    Column("AT", lambda event: render.format_time(event.at)),
+    Column("ACTOR", lambda event: event.actor),
+    Column("KIND", lambda event: event.kind),
+    Column("VERB", lambda event: event.verb),
+    Column("SUBJECT", lambda event: event.subject),
+    Column("DATA", lambda event: event.data, shrink="truncate"),
 ]
 
 

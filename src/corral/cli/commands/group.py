@@ -7,30 +7,31 @@ from typing import Any
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import read_body
 from corral.cli.render import format_age
 
 COLUMNS = [
-    ("ID", lambda group: group.id),
-    ("NAME", lambda group: group.name),
-    ("KIND", lambda group: group.kind),
-    ("STATE", lambda group: group.state),
-    ("POSTS", lambda group: group.posts),
-    ("LAST", lambda group: format_age(group.updated_at)),
+    Column("ID", lambda group: group.id),
+    Column("NAME", lambda group: group.name),
+    Column("KIND", lambda group: group.kind),
+    Column("STATE", lambda group: group.state, is_state=True),
+    Column("POSTS", lambda group: group.posts),
+    Column("LAST", lambda group: format_age(group.updated_at)),
 ]
 UNREAD = [
-    ("ID", lambda group: group.group_id),
-    ("NAME", lambda group: group.name),
-    ("UNREAD", lambda group: group.unread),
-    ("POSTS", lambda group: group.posts),
+    Column("ID", lambda group: group.group_id),
+    Column("NAME", lambda group: group.name),
+    Column("UNREAD", lambda group: group.unread),
+    Column("POSTS", lambda group: group.posts),
 ]
 POSTS = [
-    ("NUMBER", lambda post: post.number),
-    ("AUTHOR", lambda post: post.author),
-    ("AT", lambda post: format_age(post.at)),
-    ("CONTENT", lambda post: post.text),
-    (
+    Column("NUMBER", lambda post: post.number),
+    Column("AUTHOR", lambda post: post.author),
+    Column("AT", lambda post: format_age(post.at)),
+    Column("CONTENT", lambda post: post.text, shrink="truncate"),
+    Column(
         "REACTIONS",
         lambda post: " ".join(
             f"{emoji}{len(members)}" for emoji, members in post.reactions.items()
@@ -38,10 +39,10 @@ POSTS = [
     ),
 ]
 MEMBERS = [
-    ("MEMBER", lambda member: member.name),
-    ("ROLE", lambda member: member.role),
-    ("READ", lambda member: member.read_number),
-    ("JOINED", lambda member: format_age(member.joined_at)),
+    Column("MEMBER", lambda member: member.name),
+    Column("ROLE", lambda member: member.role),
+    Column("READ", lambda member: member.read_number),
+    Column("JOINED", lambda member: format_age(member.joined_at)),
 ]
 
 

@@ -6,6 +6,7 @@ import click
 
 from corral.cli import render
 from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 
 
@@ -83,13 +84,13 @@ def _show_tables(app: App, result: Any) -> None:
     app.show_list(
         result.tables,
         [
-            ("TABLE", lambda row: row.table),
-            ("ROWS", lambda row: row.rows),
-            ("NEW", lambda row: row.new),
-            ("EXISTING", lambda row: row.known),
-            ("CHANGED", lambda row: row.changed),
-            ("KEPT RAW", lambda row: row.kept),
-            (
+            Column("TABLE", lambda row: row.table),
+            Column("ROWS", lambda row: row.rows),
+            Column("NEW", lambda row: row.new),
+            Column("EXISTING", lambda row: row.known),
+            Column("CHANGED", lambda row: row.changed),
+            Column("KEPT RAW", lambda row: row.kept),
+            Column(
                 "BECAME",
                 lambda row: ", ".join(
                     render.format_count(count, noun) for noun, count in row.created.items()
@@ -172,12 +173,12 @@ def rows(app: App, id: str | None, kept: bool, after: str | None, limit: int) ->
     app.show_page(
         app.store.imports.origins(id=id, kept=kept, after=after, limit=limit),
         [
-            ("TOOL", lambda row: row.tool),
-            ("TABLE", lambda row: row.part),
-            ("ROW", lambda row: row.row_id),
-            ("RECORD", lambda row: row.id or row.record_table or "-"),
-            ("ERROR", lambda row: "; ".join(row.problems or [])),
-            ("SOURCE", lambda row: row.source),
+            Column("TOOL", lambda row: row.tool),
+            Column("TABLE", lambda row: row.part),
+            Column("ROW", lambda row: row.row_id),
+            Column("RECORD", lambda row: row.id or row.record_table or "-"),
+            Column("ERROR", lambda row: "; ".join(row.problems or []), shrink="truncate"),
+            Column("SOURCE", lambda row: row.source),
         ],
         empty="No imported databases.",
     )
@@ -191,12 +192,12 @@ def list_imports(app: App, after: str | None, limit: int) -> None:
     app.show_page(
         app.store.imports.list(after=after, limit=limit),
         [
-            ("SOURCE", lambda row: row.source),
-            ("SESSION", lambda row: row.session_id),
-            ("TURNS", lambda row: row.turns),
-            ("CHARGES", lambda row: row.charges),
-            ("READ", lambda row: render.format_age(row.updated_at)),
-            ("PATH", lambda row: row.path),
+            Column("SOURCE", lambda row: row.source),
+            Column("SESSION", lambda row: row.session_id),
+            Column("TURNS", lambda row: row.turns),
+            Column("CHARGES", lambda row: row.charges),
+            Column("READ", lambda row: render.format_age(row.updated_at)),
+            Column("PATH", lambda row: row.path, shrink="truncate"),
         ],
         empty="No imported transcripts. Import some with `corral import claude`; list imported "
         "database rows with `corral import rows`.",

@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from corral import config
-from corral.cli.click_classes import CommandGroup, option, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION
 from corral.cli.render import format_age, format_clock
 from corral.kernel.errors import Refused
@@ -16,45 +17,45 @@ from corral.kernel.errors import Refused
 
 def _columns(app: App) -> Columns:
     return [
-        ("ID", lambda lock: lock.id),
-        ("PATH", lambda lock: lock.path),
-        ("STATE", lambda lock: lock.state),
-        ("MODE", lambda lock: lock.mode),
-        ("OWNER", lambda lock: lock.owner),
-        ("UNTIL", lambda lock: format_age(lock.ended_at or lock.lease_until)),
-        ("RUN", lambda lock: lock.run_id),
-        ("PROJECT", lambda lock: app.project_name(lock.project_id)),
-        ("REASON", lambda lock: lock.reason),
+        Column("ID", lambda lock: lock.id),
+        Column("PATH", lambda lock: lock.path, shrink="truncate"),
+        Column("STATE", lambda lock: lock.state, is_state=True),
+        Column("MODE", lambda lock: lock.mode),
+        Column("OWNER", lambda lock: lock.owner, drop=2),
+        Column("UNTIL", lambda lock: format_age(lock.ended_at or lock.lease_until)),
+        Column("RUN", lambda lock: lock.run_id),
+        Column("PROJECT", lambda lock: app.project_name(lock.project_id), drop=3),
+        Column("REASON", lambda lock: lock.reason, shrink="truncate", drop=1),
     ]
 
 
 TOUCHES = [
-    ("PATH", lambda touch: touch.path),
-    ("OWNER", lambda touch: touch.owner),
-    ("CHANGES", lambda touch: touch.count),
-    ("LAST", lambda touch: format_age(touch.last_at)),
-    ("FIRST", lambda touch: format_age(touch.first_at)),
+    Column("PATH", lambda touch: touch.path, shrink="truncate"),
+    Column("OWNER", lambda touch: touch.owner, drop=1),
+    Column("CHANGES", lambda touch: touch.count),
+    Column("LAST", lambda touch: format_age(touch.last_at)),
+    Column("FIRST", lambda touch: format_age(touch.first_at)),
 ]
 
 BLOCKING_LOCKS = [
-    ("PATH", lambda blocker: blocker.path),
-    ("LOCK", lambda blocker: blocker.lock.id),
-    ("OWNER", lambda blocker: blocker.lock.owner),
-    ("UNTIL", lambda blocker: format_age(blocker.lock.lease_until)),
+    Column("PATH", lambda blocker: blocker.path, shrink="truncate"),
+    Column("LOCK", lambda blocker: blocker.lock.id),
+    Column("OWNER", lambda blocker: blocker.lock.owner, drop=1),
+    Column("UNTIL", lambda blocker: format_age(blocker.lock.lease_until)),
 ]
 
 INSTALLED = [
-    ("TARGET", lambda hook: hook.target),
-    ("RESULT", lambda hook: hook.did),
-    ("PATH", lambda hook: hook.file),
-    ("NOTE", lambda hook: hook.note),
+    Column("TARGET", lambda hook: hook.target, shrink="truncate"),
+    Column("RESULT", lambda hook: hook.did),
+    Column("PATH", lambda hook: hook.file, shrink="truncate"),
+    Column("NOTE", lambda hook: hook.note),
 ]
 
 CONFLICTS = [
-    ("ONE", lambda clash: clash.one.owner or clash.one.branch or clash.one.folder),
-    ("OTHER", lambda clash: clash.other.owner or clash.other.branch or clash.other.folder),
-    ("FILES", lambda clash: len(clash.files)),
-    ("PATH", lambda clash: " ".join(clash.files)),
+    Column("ONE", lambda clash: clash.one.owner or clash.one.branch or clash.one.folder),
+    Column("OTHER", lambda clash: clash.other.owner or clash.other.branch or clash.other.folder),
+    Column("FILES", lambda clash: len(clash.files)),
+    Column("PATH", lambda clash: " ".join(clash.files), shrink="truncate"),
 ]
 
 
@@ -159,9 +160,8 @@ def acquire(app: App, /, path: str, wait: bool, timeout: int | None, **options: 
 @command.command()
 @click.argument("path")
 @lock_options
-@option(
+@click.option(
     "--timeout",
-    aliases=["--for"],
     type=DURATION,
     default="30m",
     show_default=True,
@@ -309,10 +309,9 @@ def touches(app: App, /, path: str, project: str | None, **options: Any) -> None
     )
 
 
-target_option = option(
+target_option = click.option(
     "--target",
     "targets",
-    aliases=["--for"],
     multiple=True,
     metavar="NAME",
     help="git, claude, codex, copilot or gemini. Repeatable (default: git and claude).",
@@ -326,8 +325,7 @@ target_option = option(
 def install(app: App, folder: str, targets: tuple[str, ...]) -> None:
     """Install hooks in DIR that reject edits and commits of files locked by another owner.
 
-    DIR is the current directory by default.
-    """
+    DIR is the current directory by default."""
     hooks = app.store.locks.install(folder, targets=targets)
     app.show_list(hooks, INSTALLED, empty="Nothing to install.")
 
@@ -342,12 +340,11 @@ def uninstall(app: App, folder: str, targets: tuple[str, ...]) -> None:
     app.show_list(hooks, INSTALLED, empty="Nothing to remove.")
 
 
-@command.command(aliases=["forecast"])
+@command.command()
 @click.argument("folder", metavar="[DIR]", default=".")
-@option(
+@click.option(
     "--notify",
     "notify",
-    aliases=["--tell"],
     is_flag=True,
     help="Send a letter to both owners, once per conflict.",
 )
@@ -355,7 +352,9 @@ def uninstall(app: App, folder: str, targets: tuple[str, ...]) -> None:
 def conflicts(app: App, folder: str, notify: bool) -> int:
     """List the worktrees of the repository in DIR that would conflict if merged now.
 
-    DIR is the current directory by default. Exits with 1 if there are conflicts.
+    DIR is the current directory by default.
+
+    Exits with 1 if there are conflicts.
     """
     clashes = app.store.locks.forecast(folder, notify=notify)
     app.show_list(clashes, CONFLICTS, empty="All worktrees can be merged without conflicts.")

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corral.cli.click_classes import Command, option
+from corral.cli.click_classes import Command
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
 from corral.cli.run_refresh import refresh_run
@@ -29,10 +30,9 @@ LEVELS = ("debug", "info", "warn", "error")
 @click.option("-f", "--follow", is_flag=True, help="Follow the output until the run ends.")
 @click.option("--tail", type=click.IntRange(1), metavar="N", help="Only show the last N lines.")
 @click.option("--raw", is_flag=True, help="Show the bytes unchanged, with escape sequences.")
-@option(
+@click.option(
     "--stderr",
     "errors",
-    aliases=["--errors"],
     is_flag=True,
     help="Show standard error instead, if it was recorded separately.",
 )
@@ -60,18 +60,18 @@ def command(
     The structured stream of an agent is shown as a transcript, the output of a terminal as it was
     displayed. With --json, show the log entries about the run, as with --log.
     """
-    from corral.cli.output_view import OutputReader
+    from corral.cli.output_view import OutputView
 
     record = refresh_run(app.store, run)
     if log or app.json:
         _show_log(app, record, level)
         return
-    reader = OutputReader(app.store, record, stream="stderr" if errors else "output", raw=raw)
-    for data in reader.tail(tail) if tail is not None else reader.read(follow=follow):
+    view = OutputView(app.store, record, stream="stderr" if errors else "output", raw=raw)
+    for data in view.tail(tail) if tail is not None else view.read(follow=follow):
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
     if tail is not None and follow:
-        for data in reader.follow_tail():
+        for data in view.follow_tail():
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
 
@@ -81,10 +81,10 @@ def _show_log(app: App, run: "Run", level: str) -> None:
     app.show_list(
         page.items,
         [
-            ("AT", lambda entry: format_age(entry.at)),
-            ("LEVEL", lambda entry: entry.level),
-            ("MESSAGE", lambda entry: entry.message),
-            ("DATA", lambda entry: entry.metadata),
+            Column("AT", lambda entry: format_age(entry.at)),
+            Column("LEVEL", lambda entry: entry.level),
+            Column("MESSAGE", lambda entry: entry.message, shrink="truncate"),
+            Column("DATA", lambda entry: entry.metadata, shrink="truncate"),
         ],
         empty="No log entries.",
     )

@@ -7,7 +7,8 @@ import click
 from corral import config
 from corral.cli import render
 from corral.cli.click_classes import CommandGroup, paging_options
-from corral.cli.context import App, Column, pass_app
+from corral.cli.columns import Column
+from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, read_body
 from corral.cli.render import format_age
 
@@ -26,21 +27,23 @@ def _body_summary(letter: "Letter") -> object:
     return summarize_body(letter.body)
 
 
-ID: Column = ("ID", lambda letter: letter.id)
-MAILBOX: Column = ("MAILBOX", lambda letter: letter.mailbox)
-ATTEMPTS: Column = ("ATTEMPTS", lambda letter: letter.attempts)
-BODY: Column = ("BODY", _body_summary)
+ID = Column("ID", lambda letter: letter.id)
+MAILBOX = Column("MAILBOX", lambda letter: letter.mailbox)
+ATTEMPTS = Column("ATTEMPTS", lambda letter: letter.attempts)
+BODY = Column("BODY", _body_summary, shrink="truncate")
 COLUMNS = [
     ID,
     MAILBOX,
-    ("STATE", shown_state),
+    Column("STATE", shown_state, is_state=True),
     ATTEMPTS,
-    ("DUE", lambda letter: format_age(letter.due_at)),
-    ("OWNER", lambda letter: letter.owner if shown_state(letter) != "waiting" else None),
+    Column("DUE", lambda letter: format_age(letter.due_at)),
+    Column(
+        "OWNER", lambda letter: letter.owner if shown_state(letter) != "waiting" else None, drop=1
+    ),
     BODY,
-    ("LAST ERROR", lambda letter: letter.last_error),
+    Column("LAST ERROR", lambda letter: letter.last_error, shrink="truncate"),
 ]
-CLAIM_COLUMNS = [ID, MAILBOX, ("FENCE", lambda letter: letter.fence), ATTEMPTS, BODY]
+CLAIM_COLUMNS = [ID, MAILBOX, Column("FENCE", lambda letter: letter.fence), ATTEMPTS, BODY]
 
 fence_option = click.option(
     "--fence", type=int, required=True, help="Fencing token printed by `claim`."
@@ -273,7 +276,7 @@ def drop(app: App, letter: str, reason: str | None) -> None:
     app.report(f"Dropped {dropped.id}.", dropped)
 
 
-@command.command(aliases=["settle"])
+@command.command()
 @click.argument("letter")
 @click.option("--delivered/--not-delivered", required=True, help="Whether it was delivered.")
 @click.option("--reason", help="Evidence, for the event log.")

@@ -6,7 +6,8 @@ import click
 
 from corral import config
 from corral.cli.click_classes import CommandGroup, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.columns import Column, Columns, Fields
+from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, read_body
 from corral.cli.render import format_age, format_time
 from corral.domain.chat.model import Message, list_files
@@ -16,17 +17,17 @@ from corral.kernel.errors import Invalid, NotFound
 def columns(app: App) -> Columns:
     """Return the columns of a message, with names instead of ids."""
     return [
-        ("ID", lambda message: message.id),
-        ("WHEN", lambda message: format_age(message.created_at)),
-        ("PLACE", lambda message: app.place_name(message.place_id)),
-        ("DIRECTION", lambda message: message.direction),
-        ("STATE", lambda message: message.state),
-        ("WHY", lambda message: message.reason),
-        ("CONTENT", lambda message: message.text),
+        Column("ID", lambda message: message.id),
+        Column("WHEN", lambda message: format_age(message.created_at)),
+        Column("PLACE", lambda message: app.place_name(message.place_id), shrink="truncate"),
+        Column("DIRECTION", lambda message: message.direction),
+        Column("STATE", lambda message: message.state, is_state=True),
+        Column("WHY", lambda message: message.reason, shrink="truncate"),
+        Column("CONTENT", lambda message: message.text, shrink="truncate"),
     ]
 
 
-def message_fields(app: App) -> Columns:
+def message_fields(app: App) -> Fields:
     """Return the fields of a message for people; `--json` has all fields."""
     return [
         ("id", lambda message: message.id),
@@ -218,7 +219,7 @@ def next_(app: App, after: str | None, answer: str | None, wait: int) -> None:
         app.report("", None)
 
 
-@command.command(aliases=["say"])
+@command.command()
 @click.argument("place")
 @click.argument("text")
 @key_option

@@ -3,17 +3,18 @@
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
 
 COLUMNS = [
-    ("ID", lambda node: node.id),
-    ("NAME", lambda node: node.name),
-    ("STATE", lambda node: node.state),
-    ("SEEN", lambda node: format_age(node.seen_at)),
-    ("SLOTS", lambda node: node.slots),
-    ("LABELS", lambda node: " ".join(node.labels) or None),
-    ("OWNER", lambda node: node.owner),
+    Column("ID", lambda node: node.id),
+    Column("NAME", lambda node: node.name),
+    Column("STATE", lambda node: node.state, is_state=True),
+    Column("SEEN", lambda node: format_age(node.seen_at)),
+    Column("SLOTS", lambda node: node.slots),
+    Column("LABELS", lambda node: " ".join(node.labels) or None, shrink="truncate"),
+    Column("OWNER", lambda node: node.owner, drop=1),
 ]
 
 

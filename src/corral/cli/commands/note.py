@@ -5,26 +5,27 @@ from typing import Any
 
 import click
 
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, read_body
 from corral.cli.render import format_age
 
 COLUMNS = [
-    ("ID", lambda note: note.id),
-    ("FOR", lambda note: note.scope),
-    ("CATEGORY", lambda note: note.category),
-    ("KEY", lambda note: note.key),
-    ("CONFIDENCE", lambda note: f"{note.confidence} %"),
-    ("ADDED", lambda note: format_age(note.created_at)),
-    ("CONTENT", lambda note: note.text),
+    Column("ID", lambda note: note.id),
+    Column("FOR", lambda note: note.scope),
+    Column("CATEGORY", lambda note: note.category),
+    Column("KEY", lambda note: note.key),
+    Column("CONFIDENCE", lambda note: f"{note.confidence} %"),
+    Column("ADDED", lambda note: format_age(note.created_at)),
+    Column("CONTENT", lambda note: note.text, shrink="truncate"),
 ]
 HITS = [
-    ("SCORE", lambda hit: f"{hit.score:.2f}"),
-    ("ID", lambda hit: hit.note.id),
-    ("FOR", lambda hit: hit.note.scope),
-    ("CATEGORY", lambda hit: hit.note.category),
-    ("CONTENT", lambda hit: hit.note.text),
+    Column("SCORE", lambda hit: f"{hit.score:.2f}"),
+    Column("ID", lambda hit: hit.note.id),
+    Column("FOR", lambda hit: hit.note.scope),
+    Column("CATEGORY", lambda hit: hit.note.category),
+    Column("CONTENT", lambda hit: hit.note.text, shrink="truncate"),
 ]
 
 
@@ -58,10 +59,9 @@ def command() -> None:
 @click.option(
     "--confidence", type=int, default=100, show_default=True, help="Confidence in percent."
 )
-@option(
+@click.option(
     "--expires-in",
     "ttl_ms",
-    aliases=["--for"],
     type=DURATION,
     help="Time until the note expires (default: never).",
 )

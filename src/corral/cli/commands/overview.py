@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from corral.cli.columns import Column
 from corral.cli.commands.ps import shown_state
 from corral.cli.context import App
 from corral.cli.render import format_age, write_line, write_table
@@ -60,7 +61,7 @@ def show_overview(app: App) -> None:
         (overview.dead_letters, "Dead letters: {} (`corral mail dead`)."),
         (
             overview.unconfirmed_letters,
-            "Letters with unconfirmed delivery: {} (`corral mail list --state unknown`).",
+            "Letters with unconfirmed delivery: {} (`corral mail list --state unconfirmed`).",
         ),
     ):
         if count:
@@ -99,42 +100,42 @@ def _cost(today: Any) -> str:
 
 
 RUNNING = [
-    ("ID", lambda run: run.id),
-    ("STATE", shown_state),
-    ("NAME", lambda run: run.name),
-    ("WHAT", lambda run: run.what or None),
-    ("PROJECT", lambda run: run.project),
-    ("STARTED", lambda run: format_age(run.started_at) if run.started_at else "-"),
-    ("COST", lambda run: format_usd(run.cost_micros)),
+    Column("ID", lambda run: run.id),
+    Column("STATE", shown_state, is_state=True),
+    Column("NAME", lambda run: run.name),
+    Column("WHAT", lambda run: run.what or None, shrink="truncate", drop=1, replaces="NAME"),
+    Column("PROJECT", lambda run: run.project, drop=4),
+    Column("STARTED", lambda run: format_age(run.started_at) if run.started_at else "-", drop=3),
+    Column("COST", lambda run: format_usd(run.cost_micros), drop=2),
 ]
 WAITING = [
-    ("ID", lambda run: run.id),
-    ("STATE", shown_state),
-    ("NAME", lambda run: run.name),
-    ("WHAT", lambda run: run.what or None),
-    ("PROJECT", lambda run: run.project),
-    ("SINCE", lambda run: format_age(run.attention_at) if run.attention_at else "-"),
+    Column("ID", lambda run: run.id),
+    Column("STATE", shown_state, is_state=True),
+    Column("NAME", lambda run: run.name),
+    Column("WHAT", lambda run: run.what or None, shrink="truncate", drop=1, replaces="NAME"),
+    Column("PROJECT", lambda run: run.project, drop=2),
+    Column("SINCE", lambda run: format_age(run.attention_at) if run.attention_at else "-"),
 ]
 SUBMITTED = [
-    ("ID", lambda task: task.id),
-    ("KEY", lambda task: task.key),
-    ("TITLE", lambda task: task.title),
-    ("PROJECT", lambda task: task.project),
-    ("SINCE", lambda task: format_age(task.submitted_at)),
+    Column("ID", lambda task: task.id),
+    Column("KEY", lambda task: task.key),
+    Column("TITLE", lambda task: task.title, shrink="truncate"),
+    Column("PROJECT", lambda task: task.project, drop=1),
+    Column("SINCE", lambda task: format_age(task.submitted_at)),
 ]
 UNDECIDED = [
-    ("ID", lambda race: race.id),
-    ("ROUND", lambda race: race.rounds),
-    ("STATE", lambda race: race.round_state),
-    ("PASSED", lambda race: f"{race.can_win} of {race.attempts}"),
-    ("RACE", lambda race: race.name),
+    Column("ID", lambda race: race.id),
+    Column("ROUND", lambda race: race.rounds),
+    Column("STATE", lambda race: race.round_state, is_state=True),
+    Column("PASSED", lambda race: f"{race.can_win} of {race.attempts}"),
+    Column("RACE", lambda race: race.name),
 ]
 FAILED = [
-    ("ID", lambda run: run.id),
-    ("STATE", shown_state),
-    ("NAME", lambda run: run.name),
-    ("WHAT", lambda run: run.what or None),
-    ("PROJECT", lambda run: run.project),
-    ("ENDED", lambda run: format_age(run.ended_at)),
-    ("REASON", lambda run: run.reason),
+    Column("ID", lambda run: run.id),
+    Column("STATE", shown_state, is_state=True),
+    Column("NAME", lambda run: run.name),
+    Column("WHAT", lambda run: run.what or None, shrink="truncate", drop=1, replaces="NAME"),
+    Column("PROJECT", lambda run: run.project, drop=3),
+    Column("ENDED", lambda run: format_age(run.ended_at)),
+    Column("REASON", lambda run: run.reason, shrink="truncate", drop=2),
 ]

@@ -3,13 +3,14 @@
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
 
 COLUMNS = [
-    ("NAME", lambda person: person.name),
-    ("ROLE", lambda person: person.role),
-    ("SINCE", lambda person: format_age(person.created_at)),
+    Column("NAME", lambda person: person.name),
+    Column("ROLE", lambda person: person.role),
+    Column("SINCE", lambda person: format_age(person.created_at)),
 ]
 
 

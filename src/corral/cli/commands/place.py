@@ -3,19 +3,20 @@
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App, pass_app
 
 
 def columns(app: App) -> Columns:
     """Return the columns of a place, with names instead of ids."""
     return [
-        ("ID", lambda place: place.id),
-        ("NAME", lambda place: place.display_name),
-        ("CHANNEL", lambda place: app.channel_name(place.channel_id)),
-        ("STATE", lambda place: place.state),
-        ("DIRECT", lambda place: "yes" if place.direct else "no"),
-        ("POLICY", lambda place: place.policy or "channel"),
-        ("PLATFORM ID", lambda place: place.platform_id),
+        Column("ID", lambda place: place.id),
+        Column("NAME", lambda place: place.display_name),
+        Column("CHANNEL", lambda place: app.channel_name(place.channel_id)),
+        Column("STATE", lambda place: place.state, is_state=True),
+        Column("DIRECT", lambda place: "yes" if place.direct else "no", drop=1),
+        Column("POLICY", lambda place: place.policy or "channel", drop=2),
+        Column("PLATFORM ID", lambda place: place.platform_id, shrink="truncate"),
     ]
 
 

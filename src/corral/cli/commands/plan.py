@@ -4,22 +4,23 @@ import click
 
 from corral.cli import identity
 from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
 from corral.cli.task_view import agent_option, read_data_file
 
 COLUMNS = [
-    ("OWNER", lambda plan: plan.subject),
-    ("UPDATED", lambda plan: format_age(plan.updated_at)),
-    ("STEPS", lambda plan: len(plan.entries)),
-    ("LEFT", lambda plan: sum(step.status != "completed" for step in plan.entries)),
-    ("RUN", lambda plan: plan.run_id),
+    Column("OWNER", lambda plan: plan.subject, drop=1),
+    Column("UPDATED", lambda plan: format_age(plan.updated_at)),
+    Column("STEPS", lambda plan: len(plan.entries)),
+    Column("LEFT", lambda plan: sum(step.status != "completed" for step in plan.entries)),
+    Column("RUN", lambda plan: plan.run_id),
 ]
 
 STEPS = [
-    ("STATUS", lambda step: step.status),
-    ("PRIORITY", lambda step: step.priority),
-    ("CONTENT", lambda step: step.content),
+    Column("STATUS", lambda step: step.status),
+    Column("PRIORITY", lambda step: step.priority, drop=1),
+    Column("CONTENT", lambda step: step.content, shrink="truncate"),
 ]
 
 

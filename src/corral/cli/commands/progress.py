@@ -3,19 +3,20 @@
 import click
 
 from corral.cli import identity
-from corral.cli.click_classes import CommandGroup, option, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
 from corral.cli.task_view import agent_option, resolve_task
 
 
 def _columns(app: App) -> Columns:
     return [
-        ("AGENT", lambda progress: app.agent_name(progress.agent_id)),
-        ("UPDATED", lambda progress: format_age(progress.updated_at)),
-        ("PERCENT", lambda progress: progress.percent),
-        ("TASK", lambda progress: app.task_key(progress.task_id)),
-        ("CONTENT", lambda progress: progress.summary),
+        Column("AGENT", lambda progress: app.agent_name(progress.agent_id), drop=1),
+        Column("UPDATED", lambda progress: format_age(progress.updated_at)),
+        Column("PERCENT", lambda progress: progress.percent),
+        Column("TASK", lambda progress: app.task_key(progress.task_id)),
+        Column("CONTENT", lambda progress: progress.summary, shrink="truncate"),
     ]
 
 
@@ -45,7 +46,7 @@ def report(
 
 
 @command.command("list")
-@option("--agent", "by", aliases=["--by"], metavar="NAME", help="Only list this agent.")
+@click.option("--agent", "by", metavar="NAME", help="Only list this agent.")
 @click.option("--task", metavar="ID|KEY", help="Only list reports about this task.")
 @paging_options
 @pass_app

@@ -7,20 +7,21 @@ from typing import Any
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.render import format_age, progress_by_part
 from corral.cli.tty import confirm
 
 COLUMNS = [
-    ("ID", lambda project: project.id),
-    ("NAME", lambda project: project.name),
-    ("STATE", lambda project: project.state),
-    (
+    Column("ID", lambda project: project.id),
+    Column("NAME", lambda project: project.name),
+    Column("STATE", lambda project: project.state, is_state=True),
+    Column(
         "LAST RUN",
         lambda project: format_age(project.last_run_at) if project.last_run_at else "never",
     ),
-    ("COMMAND", lambda project: project.command),
-    ("DIRECTORY", lambda project: project.dir),
+    Column("COMMAND", lambda project: project.command, shrink="truncate"),
+    Column("DIRECTORY", lambda project: project.dir, shrink="truncate"),
 ]
 
 

@@ -7,7 +7,8 @@ import click
 
 from corral.cli import render
 from corral.cli.click_classes import Command, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.columns import Column, Columns, Fields
+from corral.cli.context import App, pass_app
 from corral.cli.run_refresh import RECOVERY_SECONDS
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.clock import format_duration
@@ -35,22 +36,26 @@ def _agent_or_provider(app: App, run: Run) -> str | None:
 
 
 def _columns(app: App, *, live: bool) -> Columns:
-    columns: Columns = (
-        ("ID", lambda run: run.id),
-        ("STATE", shown_state),
-        ("NAME", lambda run: run.name),
-        ("AGENT", lambda run: _agent_or_provider(app, run)),
-        ("WHAT", lambda run: run.what or None),
-        ("PID", lambda run: run.pid),
-        ("STARTED", lambda run: _age(run.started_at)),
-        ("ENDED", lambda run: _age(run.ended_at)),
-        ("EXIT", _exit),
-        ("REASON", lambda run: run.reason),
-    )
-    return columns[:7] if live else columns
+    columns = [
+        Column("ID", lambda run: run.id),
+        Column("STATE", shown_state, is_state=True),
+        Column("NAME", lambda run: run.name),
+        Column("AGENT", lambda run: _agent_or_provider(app, run), drop=4),
+        Column("WHAT", lambda run: run.what or None, shrink="truncate", drop=1, replaces="NAME"),
+        Column("PID", lambda run: run.pid, drop=5),
+        Column("STARTED", lambda run: _age(run.started_at), drop=3),
+    ]
+    if live:
+        return columns
+    return [
+        *columns,
+        Column("ENDED", lambda run: _age(run.ended_at)),
+        Column("EXIT", _exit),
+        Column("REASON", lambda run: run.reason, shrink="truncate", drop=2),
+    ]
 
 
-def run_fields(app: App) -> Columns:
+def run_fields(app: App) -> Fields:
     """Return the fields of a run for people; `--json` has all fields."""
     return (
         ("id", lambda run: run.id),

@@ -3,6 +3,7 @@
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.commands.ps import subject
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, read_body
@@ -10,27 +11,31 @@ from corral.cli.render import format_age
 from corral.domain.chat import model
 
 COLUMNS = [
-    ("ID", lambda question: question.id),
-    ("STATE", lambda question: question.state),
-    ("ASKER", lambda question: model.format_asker(question.asker)),
-    ("ASKED", lambda question: format_age(question.created_at)),
-    ("DEADLINE", lambda question: format_age(question.deadline_at)),
-    ("OPTIONS", lambda question: ", ".join(question.options) or "any text"),
-    ("CONTENT", lambda question: question.text),
+    Column("ID", lambda question: question.id),
+    Column("STATE", lambda question: question.state, is_state=True),
+    Column("ASKER", lambda question: model.format_asker(question.asker), drop=2),
+    Column("ASKED", lambda question: format_age(question.created_at), drop=3),
+    Column("DEADLINE", lambda question: format_age(question.deadline_at), drop=4),
+    Column("OPTIONS", lambda question: ", ".join(question.options) or "any text", drop=1),
+    Column("CONTENT", lambda question: question.text, shrink="truncate"),
 ]
 
 
 DIALOGS = [
-    ("RUN", lambda run: run.name or run.id),
-    ("SINCE", lambda run: format_age(run.attention_at)),
-    ("OPTIONS", lambda run: ", ".join(run.dialog.options) or "in its terminal"),
-    ("CONTENT", lambda run: " | ".join([run.dialog.question, *subject(run)])),
+    Column("RUN", lambda run: run.name or run.id),
+    Column("SINCE", lambda run: format_age(run.attention_at)),
+    Column("OPTIONS", lambda run: ", ".join(run.dialog.options) or "in its terminal", drop=1),
+    Column(
+        "CONTENT", lambda run: " | ".join([run.dialog.question, *subject(run)]), shrink="truncate"
+    ),
 ]
 """Columns for runs with an open dialog, which `corral send RUN OPTION` answers."""
 
 
 @click.group(
-    "question", cls=CommandGroup, help="List and answer questions; ask one with `corral ask`."
+    "question",
+    cls=CommandGroup,
+    help="List and answer questions.\n\nAsk a question with `corral ask`.",
 )
 def command() -> None:
     pass

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
-from corral.cli.parameters import DURATION, parse_pairs, read_body
+from corral.cli.parameters import DURATION, USD, parse_pairs, read_body
 from corral.cli.race_view import (
     COLUMNS,
     race_argument,
@@ -24,13 +25,16 @@ from corral.cli.render import write_line
 from corral.cli.worktree_view import show_leftovers
 from corral.kernel.errors import Conflict, Invalid
 
+if TYPE_CHECKING:
+    from corral.domain.races.model import WinRate
+
 CHANGES = [
-    ("FILE", lambda change: change.name),
-    ("STATE", lambda change: change.state),
-    ("ADDED", lambda change: change.added),
-    ("REMOVED", lambda change: change.removed),
+    Column("FILE", lambda change: change.name),
+    Column("STATE", lambda change: change.state, is_state=True),
+    Column("ADDED", lambda change: change.added),
+    Column("REMOVED", lambda change: change.removed),
 ]
-BRANCH = ("BRANCH", lambda leftover: leftover.branch)
+BRANCH = Column("BRANCH", lambda leftover: leftover.branch)
 
 
 @click.group("race", cls=CommandGroup, help="Run several attempts in parallel and select a winner.")
@@ -62,7 +66,7 @@ def attempt_options(*, agents: str, budget: str) -> Callable[..., Any]:
             is_flag=True,
             help="Use the built-in variations: careful, minimal, test-first, bold.",
         ),
-        click.option("--budget", metavar="USD", help=budget),
+        click.option("--budget", "budget_micros", type=USD, help=budget),
     )
 
     def decorate(function: Any) -> Any:
@@ -77,12 +81,6 @@ def _variations(file: str | None, texts: tuple[str, ...]) -> list[str]:
     from corral.domain.races.variations import parse_variations
 
     return [*(parse_variations(read_body(f"@{file}", False)) if file else []), *texts]
-
-
-def _parse_budget(budget: str | None) -> int | None:
-    from corral.kernel.money import parse_usd
-
-    return parse_usd(budget) if budget is not None else None
 
 
 def _resolve_directory(project: str | None) -> str:
@@ -135,10 +133,9 @@ def _resolve_directory(project: str | None) -> str:
     is_flag=True,
     help="Select the best attempt and continue with the better half of the agents.",
 )
-@option(
+@click.option(
     "--stop-after",
     "stop_after",
-    aliases=["--stop_after"],
     type=int,
     metavar="N",
     help="Cancel the remaining attempts when N have passed (default: let all attempts end).",
@@ -193,17 +190,15 @@ def _resolve_directory(project: str | None) -> str:
     show_default=True,
     help="Sandbox for attempts: none, auto, bubblewrap or landlock.",
 )
-@option(
+@click.option(
     "--unsandboxed-commands",
     "unsandboxed_commands",
-    aliases=["--commands-outside"],
     is_flag=True,
     help="Run set-up commands and checks outside the sandbox.",
 )
-@option(
+@click.option(
     "--continue-session",
     "continue_session",
-    aliases=["--fork"],
     is_flag=True,
     help="Continue the session of the winner in later rounds.",
 )
@@ -215,7 +210,6 @@ def start(
     prompt: str,
     vary: str | None,
     given: tuple[str, ...],
-    budget: str | None,
     env: tuple[str, ...],
     secret: tuple[str, ...],
     approvals: tuple[str, ...],
@@ -233,7 +227,6 @@ def start(
     race = app.store.races.start(
         read_body(prompt, False),
         variations=_variations(vary, given),
-        budget_micros=_parse_budget(budget),
         env=parse_pairs(env, "--env"),
         secrets=parse_pairs(secret, "--secret"),
         approvals=approvals or ("edit",),
@@ -267,7 +260,6 @@ def next_(
     prompt: str | None,
     vary: str | None,
     given: tuple[str, ...],
-    budget: str | None,
     wait: bool,
     wait_ms: int | None,
     **options: Any,
@@ -277,7 +269,6 @@ def next_(
         resolve_race(app, race),
         prompt=read_body(prompt, False) if prompt is not None else None,
         variations=_variations(vary, given),
-        budget_micros=_parse_budget(budget),
         **options,
     )
     return _show_result(app, wait_or_detach(app, started, wait, wait_ms))
@@ -394,7 +385,7 @@ def diff(
         write_line("No differences.")
 
 
-@command.command("stats", aliases=["winning"])
+@command.command("stats")
 @click.option(
     "--by",
     type=click.Choice(["agent", "model", "provider", "variation"]),
@@ -413,17 +404,20 @@ def stats(app: App, by: str, since_ms: int | None) -> None:
     """Show win rates and cost per win, with 95% confidence intervals."""
     from corral.kernel.money import format_usd
 
+    def group_name(row: "WinRate") -> str | None:
+        return variation_name(row.key) if by == "variation" else row.key
+
     app.show_list(
         app.store.races.win_rates(by=by, since_ms=since_ms),
         [
-            (by.upper(), lambda row: variation_name(row.key) if by == "variation" else row.key),
-            ("ATTEMPTS", lambda row: row.attempts),
-            ("PASSED", lambda row: row.passed),
-            ("WINS", lambda row: row.wins),
-            ("RATE", lambda row: f"{row.win_rate:.0%}"),
-            ("INTERVAL", lambda row: f"{row.low:.0%} to {row.high:.0%}"),
-            ("COST", lambda row: format_usd(row.cost_micros)),
-            ("PER WIN", lambda row: format_usd(row.micros_per_win)),
+            Column(by.upper(), group_name),
+            Column("ATTEMPTS", lambda row: row.attempts),
+            Column("PASSED", lambda row: row.passed),
+            Column("WINS", lambda row: row.wins),
+            Column("RATE", lambda row: f"{row.win_rate:.0%}"),
+            Column("INTERVAL", lambda row: f"{row.low:.0%} to {row.high:.0%}"),
+            Column("COST", lambda row: format_usd(row.cost_micros), drop=1),
+            Column("PER WIN", lambda row: format_usd(row.micros_per_win)),
         ],
         empty="No round has been decided yet.",
     )
@@ -441,9 +435,8 @@ def stats(app: App, by: str, since_ms: int | None) -> None:
 @race_argument
 @click.argument("attempt", required=False)
 @click.option("--reason", metavar="TEXT", help="Reason, for the event log.")
-@option(
+@click.option(
     "--overrule",
-    aliases=["--force"],
     is_flag=True,
     help="Select an attempt that failed its checks, or replace an earlier selection.",
 )
@@ -594,8 +587,7 @@ def abandon(app: App, race: str, round: int | None, reason: str | None) -> None:
 def clean(app: App, /, race: str | None, confirm: bool, **options: bool) -> None:
     """List the worktrees of ended attempts; with --yes, remove them.
 
-    Worktrees that contain the only copy of some work are kept.
-    """
+    Worktrees that contain the only copy of some work are kept."""
     leftovers = app.store.races.clean(
         resolve_race(app, race) if race is not None else None,
         confirm=confirm,

@@ -3,13 +3,14 @@
 import click
 
 from corral.cli.click_classes import Command
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App, pass_app
 
 COLUMNS: Columns = (
-    ("RUN", lambda recovery: recovery.run_id),
-    ("WAS", lambda recovery: recovery.was),
-    ("IS", lambda recovery: recovery.state),
-    ("REASON", lambda recovery: recovery.reason),
+    Column("RUN", lambda recovery: recovery.run_id),
+    Column("WAS", lambda recovery: recovery.was),
+    Column("IS", lambda recovery: recovery.state),
+    Column("REASON", lambda recovery: recovery.reason, shrink="truncate", drop=1),
 )
 
 

@@ -5,7 +5,8 @@ import click
 from corral import config
 from corral.cli import identity
 from corral.cli.click_classes import CommandGroup, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App, pass_app
 from corral.cli.parameters import parse_pairs, read_body
 from corral.cli.render import format_age
 
@@ -13,13 +14,13 @@ from corral.cli.render import format_age
 def columns(app: App) -> Columns:
     """Return the columns of a request, with names instead of ids."""
     return [
-        ("ID", lambda request: request.id),
-        ("STATE", lambda request: request.state),
-        ("WHO", lambda request: app.agent_name(request.agent_id)),
-        ("ACTION", lambda request: request.action),
-        ("ASKED", lambda request: format_age(request.created_at)),
-        ("QUESTION", lambda request: request.question_id),
-        ("EFFECT", lambda request: request.effect),
+        Column("ID", lambda request: request.id),
+        Column("STATE", lambda request: request.state, is_state=True),
+        Column("WHO", lambda request: app.agent_name(request.agent_id)),
+        Column("ACTION", lambda request: request.action),
+        Column("ASKED", lambda request: format_age(request.created_at), drop=2),
+        Column("QUESTION", lambda request: request.question_id, drop=1),
+        Column("EFFECT", lambda request: request.effect, shrink="truncate"),
     ]
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from corral.cli.click_classes import Command, option
+from corral.cli.click_classes import Command
 from corral.cli.context import App, pass_app
-from corral.cli.parameters import DURATION
+from corral.cli.parameters import DURATION, USD
 
 IS_COMMAND = "corral.is_command"
 
@@ -69,9 +69,8 @@ def _create_options(default: Callable[[str], str]) -> Sequence[Callable[..., Any
             help="Restart policy: `no`, `on-failure` (up to 3 restarts) or `on-failure:N` "
             f"(default: {default('no')}).",
         ),
-        option(
+        click.option(
             "--grace-period",
-            aliases=["--grace"],
             type=DURATION,
             help=f"Time between SIGTERM and SIGKILL (default: {default('10s')}).",
         ),
@@ -90,12 +89,12 @@ def _create_options(default: Callable[[str], str]) -> Sequence[Callable[..., Any
         ),
         click.option(
             "--budget",
-            metavar="USD",
+            "budget_micros",
+            type=USD,
             help=f"Stop the run when it has spent this amount (default: {of_agent}).",
         ),
-        option(
+        click.option(
             "--max-output",
-            aliases=["--keep"],
             metavar="SIZE",
             help=f"{kept} (default: {default('1GB')}).",
         ),

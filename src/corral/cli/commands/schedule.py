@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, TIMESTAMP, read_body
 from corral.cli.render import format_age, format_time
@@ -22,30 +23,30 @@ def format_rule(schedule: Any) -> str:
 
 
 COLUMNS = [
-    ("ID", lambda schedule: schedule.id),
-    ("NAME", lambda schedule: schedule.name),
-    ("MAILBOX", lambda schedule: schedule.mailbox),
-    ("STATE", lambda schedule: schedule.state),
-    ("RULE", format_rule),
-    ("NEXT", lambda schedule: format_age(schedule.next_at) if schedule.next_at else "-"),
-    ("LAST", lambda schedule: format_age(schedule.last_at) if schedule.last_at else "never"),
-    ("BODY", lambda schedule: summarize_body(schedule.body)),
+    Column("ID", lambda schedule: schedule.id),
+    Column("NAME", lambda schedule: schedule.name),
+    Column("MAILBOX", lambda schedule: schedule.mailbox),
+    Column("STATE", lambda schedule: schedule.state, is_state=True),
+    Column("RULE", format_rule),
+    Column("NEXT", lambda schedule: format_age(schedule.next_at) if schedule.next_at else "-"),
+    Column("LAST", lambda schedule: format_age(schedule.last_at) if schedule.last_at else "never"),
+    Column("BODY", lambda schedule: summarize_body(schedule.body), shrink="truncate"),
 ]
 
 HISTORY = [
-    ("ID", lambda occurrence: occurrence.id),
-    (
+    Column("ID", lambda occurrence: occurrence.id),
+    Column(
         "DUE",
         lambda occurrence: (
             format_time(occurrence.scheduled_at) if occurrence.scheduled_at else "manual"
         ),
     ),
-    ("STATE", lambda occurrence: occurrence.state),
-    ("ATTEMPTS", lambda occurrence: occurrence.attempts or "-"),
-    ("EXIT", lambda occurrence: occurrence.exit_code),
-    ("LETTER", lambda occurrence: occurrence.letter_state),
-    ("RUN", lambda occurrence: occurrence.run_id),
-    ("REASON", lambda occurrence: occurrence.reason),
+    Column("STATE", lambda occurrence: occurrence.state, is_state=True),
+    Column("ATTEMPTS", lambda occurrence: occurrence.attempts or "-"),
+    Column("EXIT", lambda occurrence: occurrence.exit_code),
+    Column("LETTER", lambda occurrence: occurrence.letter_state),
+    Column("RUN", lambda occurrence: occurrence.run_id),
+    Column("REASON", lambda occurrence: occurrence.reason, shrink="truncate", drop=1),
 ]
 
 
@@ -80,10 +81,9 @@ def rule_options(*, time_zone: str = "UTC") -> Callable[..., Any]:
     options = (
         click.option("--every", type=DURATION, help="Interval, 5s to 365d."),
         click.option("--cron", help="Cron rule with five fields, such as '30 9 * * mon-fri'."),
-        option(
+        click.option(
             "--timezone",
             "time_zone",
-            aliases=["--zone"],
             help=f"Time zone for --cron, such as Europe/Berlin (default: {time_zone}).",
         ),
     )

@@ -3,15 +3,16 @@
 import click
 
 from corral.cli.click_classes import Command, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
 
 COLUMNS = [
-    ("KIND", lambda hit: hit.kind),
-    ("IN", lambda hit: hit.subject),
-    ("LOCATION", lambda hit: hit.location),
-    ("AT", lambda hit: format_age(hit.at)),
-    ("CONTENT", lambda hit: hit.snippet),
+    Column("KIND", lambda hit: hit.kind),
+    Column("IN", lambda hit: hit.subject),
+    Column("LOCATION", lambda hit: hit.location),
+    Column("AT", lambda hit: format_age(hit.at)),
+    Column("CONTENT", lambda hit: hit.snippet, shrink="truncate"),
 ]
 
 

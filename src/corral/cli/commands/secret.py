@@ -5,15 +5,16 @@ import sys
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.render import format_age, format_count
 from corral.kernel.errors import Invalid
 
 COLUMNS = [
-    ("NAME", lambda secret: secret.name),
-    ("REFERENCE", lambda secret: secret.reference),
-    ("SET", lambda secret: format_age(secret.updated_at)),
-    ("BY", lambda secret: secret.updated_by),
+    Column("NAME", lambda secret: secret.name),
+    Column("REFERENCE", lambda secret: secret.reference, shrink="truncate"),
+    Column("SET", lambda secret: format_age(secret.updated_at)),
+    Column("BY", lambda secret: secret.updated_by),
 ]
 
 

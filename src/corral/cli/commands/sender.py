@@ -3,18 +3,19 @@
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App, pass_app
 
 
 def columns(app: App) -> Columns:
     """Return the columns of a sender, with names instead of ids."""
     return [
-        ("ID", lambda sender: sender.id),
-        ("STATE", lambda sender: sender.state),
-        ("PERSON", lambda sender: sender.person),
-        ("DISPLAY NAME", lambda sender: sender.name),
-        ("CHANNEL", lambda sender: app.channel_name(sender.channel_id)),
-        ("PLATFORM ID", lambda sender: sender.platform_id),
+        Column("ID", lambda sender: sender.id),
+        Column("STATE", lambda sender: sender.state, is_state=True),
+        Column("PERSON", lambda sender: sender.person),
+        Column("DISPLAY NAME", lambda sender: sender.name, drop=1),
+        Column("CHANNEL", lambda sender: app.channel_name(sender.channel_id)),
+        Column("PLATFORM ID", lambda sender: sender.platform_id, shrink="truncate"),
     ]
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import click
 
 from corral.cli import render
-from corral.cli.click_classes import CommandGroup, option, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App, pass_app
 from corral.cli.parameters import read_body
 from corral.cli.render import format_age
 from corral.kernel.clock import format_duration
@@ -16,37 +17,39 @@ from corral.kernel.money import format_usd
 
 def _columns(app: App) -> Columns:
     return [
-        ("ID", lambda session: session.id),
-        ("STATE", lambda session: session.state),
-        ("TURNS", lambda session: session.turns),
-        ("CHANGED", lambda session: format_age(session.updated_at)),
-        ("AGENT", lambda session: app.agent_name(session.agent_id)),
-        ("PROVIDER", lambda session: session.provider),
-        ("TITLE", lambda session: session.title),
+        Column("ID", lambda session: session.id),
+        Column("STATE", lambda session: session.state, is_state=True),
+        Column("TURNS", lambda session: session.turns),
+        Column("CHANGED", lambda session: format_age(session.updated_at)),
+        Column("AGENT", lambda session: app.agent_name(session.agent_id), drop=1),
+        Column("PROVIDER", lambda session: session.provider),
+        Column("TITLE", lambda session: session.title, shrink="truncate"),
     ]
 
 
 TURNS = [
-    ("TURN", lambda turn: turn.number),
-    ("ROLE", lambda turn: turn.role),
-    ("AT", lambda turn: format_age(turn.at)),
-    ("TOOL", lambda turn: turn.tool_name),
-    ("CONTENT", lambda turn: turn.content or turn.arguments or turn.result),
+    Column("TURN", lambda turn: turn.number),
+    Column("ROLE", lambda turn: turn.role),
+    Column("AT", lambda turn: format_age(turn.at)),
+    Column("TOOL", lambda turn: turn.tool_name),
+    Column(
+        "CONTENT", lambda turn: turn.content or turn.arguments or turn.result, shrink="truncate"
+    ),
 ]
 
 HANDOFFS = [
-    ("NUMBER", lambda handoff: handoff.number),
-    ("AT TURN", lambda handoff: handoff.at_turn),
-    ("FROM", lambda handoff: handoff.from_agent_id),
-    ("TO", lambda handoff: handoff.to_agent_id),
-    ("POLICY", lambda handoff: f"{handoff.policy} {handoff.last_n or ''}".strip()),
-    ("CONTENT", lambda handoff: handoff.note),
+    Column("NUMBER", lambda handoff: handoff.number),
+    Column("AT TURN", lambda handoff: handoff.at_turn),
+    Column("FROM", lambda handoff: handoff.from_agent_id, drop=2),
+    Column("TO", lambda handoff: handoff.to_agent_id),
+    Column("POLICY", lambda handoff: f"{handoff.policy} {handoff.last_n or ''}".strip(), drop=1),
+    Column("CONTENT", lambda handoff: handoff.note, shrink="truncate"),
 ]
 
 RETROS = [
-    ("NUMBER", lambda retro: retro.number),
-    ("CREATED", lambda retro: format_age(retro.created_at)),
-    ("BODY", lambda retro: retro.body),
+    Column("NUMBER", lambda retro: retro.number),
+    Column("CREATED", lambda retro: format_age(retro.created_at)),
+    Column("BODY", lambda retro: retro.body, shrink="truncate"),
 ]
 
 
@@ -139,10 +142,9 @@ def context(app: App, session: str) -> None:
 @click.argument("content")
 @click.option("--key", help="Idempotency key: a repeated key in the session adds one turn.")
 @click.option("--tool", "tool_name", help="Tool that is called, or that returns a result.")
-@option(
+@click.option(
     "--call-id",
     "tool_call_id",
-    aliases=["--call"],
     metavar="ID",
     help="Id of the tool call, from the provider.",
 )
@@ -156,7 +158,7 @@ def append(app: App, /, session: str, role: str, content: str, **options: Any) -
     app.report(f"Appended turn {turn.number} to {turn.session_id}.", turn)
 
 
-@command.command(aliases=["take-back"])
+@command.command()
 @click.argument("session")
 @pass_app
 def undo(app: App, session: str) -> None:

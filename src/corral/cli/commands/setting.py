@@ -7,6 +7,7 @@ import click
 import msgspec
 
 from corral.cli.click_classes import CommandGroup
+from corral.cli.columns import Column, to_fields
 from corral.cli.context import App, pass_app
 from corral.cli.render import format_field, to_text
 from corral.kernel.clock import format_duration, parse_duration
@@ -21,10 +22,10 @@ def format_value(setting: Any) -> str:
 
 
 COLUMNS = [
-    ("NAME", lambda setting: setting.name),
-    ("VALUE", format_value),
-    ("FROM", lambda setting: setting.scope),
-    ("DESCRIPTION", lambda setting: setting.help),
+    Column("NAME", lambda setting: setting.name),
+    Column("VALUE", format_value),
+    Column("FROM", lambda setting: setting.scope, drop=1),
+    Column("DESCRIPTION", lambda setting: setting.help, shrink="wrap"),
 ]
 
 
@@ -100,7 +101,7 @@ def unset(app: App, name: str, project: str | None, agent: str | None) -> None:
 def get(app: App, name: str, project: str | None, agent: str | None) -> None:
     """Show the effective value of a setting and its scope."""
     setting = app.store.settings.get(name, agent=agent, project=app.project_id(project))
-    app.show(setting, COLUMNS)
+    app.show(setting, to_fields(COLUMNS))
 
 
 @command.command("list")

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from corral.cli.click_classes import Command
+from corral.cli.columns import Column, Columns
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION
 from corral.cli.render import write_line
@@ -47,9 +48,8 @@ def command(app: App, by: str, since: int | None, as_csv: bool) -> None:
         _write_csv(rows)
         return
     highest = max((row.runs for row in rows), default=0)
-    columns = _columns(by, highest)
-    if not any(row.interrupted for row in rows):
-        columns = [column for column in columns if column[0] != "INTERRUPTED"]
+    has_interrupted = any(row.interrupted for row in rows)
+    columns = _columns(by, highest, has_interrupted=has_interrupted)
     app.show_list(rows, columns, empty="No runs have ended yet.")
     if rows and not app.json:
         write_line("")
@@ -74,21 +74,22 @@ def _escape_formula(value: Any) -> Any:
     return "" if value is None else value
 
 
-def _columns(by: str, highest: int) -> list[Any]:
+def _columns(by: str, highest: int, *, has_interrupted: bool) -> Columns:
+    interrupted = Column("INTERRUPTED", lambda row: row.interrupted, drop=3)
     return [
-        (by.upper(), lambda row: row.label or row.key or "-"),
-        ("RUNS", lambda row: row.runs),
-        ("SHARE", lambda row: render_bar(row.runs, highest)),
-        ("OK", lambda row: _percent(row.success_rate)),
-        ("FAILED", lambda row: row.failed),
-        ("CRASHED", lambda row: row.crashed),
-        ("TIMED OUT", lambda row: row.timed_out),
-        ("INTERRUPTED", lambda row: row.interrupted),
-        ("CANCELLED", lambda row: row.cancelled),
-        ("MEDIAN", lambda row: _duration(row.median_ms)),
-        ("P95", lambda row: _duration(row.p95_ms)),
-        ("TOKENS", lambda row: "-" if row.tokens is None else f"{row.tokens:,}"),
-        ("COST", lambda row: _cost(row)),
+        Column(by.upper(), lambda row: row.label or row.key or "-"),
+        Column("RUNS", lambda row: row.runs),
+        Column("SHARE", lambda row: render_bar(row.runs, highest), drop=5),
+        Column("OK", lambda row: _percent(row.success_rate)),
+        Column("FAILED", lambda row: row.failed),
+        Column("CRASHED", lambda row: row.crashed),
+        Column("TIMED OUT", lambda row: row.timed_out, drop=4),
+        *([interrupted] if has_interrupted else []),
+        Column("CANCELLED", lambda row: row.cancelled, drop=2),
+        Column("MEDIAN", lambda row: _duration(row.median_ms)),
+        Column("P95", lambda row: _duration(row.p95_ms)),
+        Column("TOKENS", lambda row: "-" if row.tokens is None else f"{row.tokens:,}"),
+        Column("COST", lambda row: _cost(row), drop=1),
     ]
 
 

@@ -6,21 +6,22 @@ import click
 
 from corral.adapters import daemon_process, process
 from corral.cli.click_classes import Command
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.render import format_age, format_time, write_line, write_table
 
 LOOPS = [
-    ("LOOP", lambda loop: loop["name"]),
-    ("STATE", lambda loop: loop["state"]),
-    ("LEADER", lambda loop: _format_owner(loop["leader"]) or "each node"),
-    ("DONE", lambda loop: loop["done"]),
-    ("LAST", lambda loop: _age(loop["worked_at"])),
-    ("ERRORS", lambda loop: loop["errors"]),
-    ("LAST ERROR", lambda loop: loop["error"]),
+    Column("LOOP", lambda loop: loop["name"]),
+    Column("STATE", lambda loop: loop["state"], is_state=True),
+    Column("LEADER", lambda loop: _format_owner(loop["leader"]) or "each node"),
+    Column("DONE", lambda loop: loop["done"]),
+    Column("LAST", lambda loop: _age(loop["worked_at"])),
+    Column("ERRORS", lambda loop: loop["errors"]),
+    Column("LAST ERROR", lambda loop: loop["error"], shrink="truncate"),
 ]
 LEADERS = [
-    ("LOOP", lambda lead: lead.name),
-    ("LEADER", lambda lead: _format_owner(lead.owner)),
+    Column("LOOP", lambda lead: lead.name),
+    Column("LEADER", lambda lead: _format_owner(lead.owner)),
 ]
 
 

@@ -2,7 +2,7 @@
 
 import click
 
-from corral.cli.click_classes import Command, option
+from corral.cli.click_classes import Command
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION
 from corral.kernel.errors import Refused
@@ -15,10 +15,10 @@ MARGIN_MS = 15_000
     "stop", cls=Command, examples=["corral stop server", "corral stop run_01abc --grace-period 1m"]
 )
 @click.argument("run")
-@option(
+@click.option(
     "--grace-period",
+    "--grace",
     "grace",
-    aliases=["--grace"],
     type=DURATION,
     help="Time between SIGTERM and SIGKILL (default: that of the run).",
 )

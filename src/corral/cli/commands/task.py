@@ -5,8 +5,9 @@ from typing import Any
 import click
 
 from corral.cli import identity
-from corral.cli.click_classes import CommandGroup, option, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, TIMESTAMP, read_body
 from corral.cli.render import format_age, write_line, write_table
 from corral.cli.task_view import (
@@ -29,15 +30,17 @@ MAX_SHOWN_DEPENDENCIES = 5
 
 def _columns(app: App) -> Columns:
     return [
-        ("KEY", lambda task: task.key),
-        ("STATE", lambda task: task.state),
-        ("ROLE", lambda task: task.role),
-        ("PRIORITY", lambda task: task.priority or None),
-        ("DEPENDS ON", _dependencies),
-        ("ASSIGNEE", lambda task: app.agent_name(task.agent_id or task.assignee_id)),
-        ("TITLE", lambda task: task.title),
-        ("REASON", lambda task: task.reason or _conflict(app, task)),
-        ("TASK ID", lambda task: task.id),
+        Column("KEY", lambda task: task.key),
+        Column("STATE", lambda task: task.state, is_state=True),
+        Column("ROLE", lambda task: task.role),
+        Column("PRIORITY", lambda task: task.priority or None, drop=2),
+        Column("DEPENDS ON", _dependencies),
+        Column("ASSIGNEE", lambda task: app.agent_name(task.agent_id or task.assignee_id)),
+        Column("TITLE", lambda task: task.title, shrink="truncate"),
+        Column(
+            "REASON", lambda task: task.reason or _conflict(app, task), shrink="truncate", drop=1
+        ),
+        Column("TASK ID", lambda task: task.id, drop=3),
     ]
 
 
@@ -56,28 +59,28 @@ def _conflict(app: App, task: Any) -> str | None:
 
 
 SNAPSHOT = [
-    ("KEY", lambda task: task.key),
-    ("STATE", lambda task: task.state or "unknown"),
-    ("AGENT", lambda task: task.agent),
-    ("LAST", lambda task: task.verb),
-    ("BY", lambda task: task.actor),
-    ("SINCE", lambda task: format_age(task.since) if task.since else None),
-    ("ID", lambda task: task.id),
-    ("TITLE", lambda task: task.title),
+    Column("KEY", lambda task: task.key),
+    Column("STATE", lambda task: task.state or "unknown", is_state=True),
+    Column("AGENT", lambda task: task.agent, drop=1),
+    Column("LAST", lambda task: task.verb),
+    Column("BY", lambda task: task.actor),
+    Column("SINCE", lambda task: format_age(task.since) if task.since else None),
+    Column("ID", lambda task: task.id),
+    Column("TITLE", lambda task: task.title, shrink="truncate"),
 ]
 SNAPSHOT_LOCKS = [
-    ("LOCKED", lambda lock: lock.path),
-    ("MODE", lambda lock: lock.mode),
-    ("OWNER", lambda lock: lock.owner),
-    ("SINCE", lambda lock: format_age(lock.held_at)),
-    ("ID", lambda lock: lock.id),
+    Column("LOCKED", lambda lock: lock.path),
+    Column("MODE", lambda lock: lock.mode),
+    Column("OWNER", lambda lock: lock.owner, drop=1),
+    Column("SINCE", lambda lock: format_age(lock.held_at)),
+    Column("ID", lambda lock: lock.id),
 ]
 TEMPLATES = [
-    ("NAME", lambda template: template.name),
-    ("TASKS", lambda template: ", ".join(part.key for part in template.parts)),
-    ("DESCRIPTION", lambda template: template.help),
+    Column("NAME", lambda template: template.name),
+    Column("TASKS", lambda template: ", ".join(part.key for part in template.parts)),
+    Column("DESCRIPTION", lambda template: template.help, shrink="wrap"),
 ]
-TASK = ("TASK", lambda leftover: leftover.key or leftover.task_id)
+TASK = Column("TASK", lambda leftover: leftover.key or leftover.task_id)
 
 
 @click.group("task", cls=CommandGroup, help="Manage tasks and their dependencies.")
@@ -127,9 +130,8 @@ def declare(app: App, file: str, project: str | None, lead: str | None, agent: s
     metavar="PATH",
     help="Path that the task will change. Repeatable.",
 )
-@option(
+@click.option(
     "--depends-on",
-    aliases=["--needs"],
     multiple=True,
     metavar="KEY",
     help="Task that must be done first. Repeatable.",
@@ -178,9 +180,8 @@ def templates(app: App) -> None:
 @click.option(
     "--key", required=True, help="Prefix of the task keys: KEY/build, KEY/review and so on."
 )
-@option(
+@click.option(
     "--depends-on",
-    aliases=["--needs"],
     multiple=True,
     metavar="KEY",
     help="Task that must be done first. Repeatable.",
@@ -205,10 +206,9 @@ def apply(
 @command.command("list")
 @project_option
 @click.option("--state", help="Only list tasks in this state, such as ready, running or done.")
-@option(
+@click.option(
     "--agent",
     "by",
-    aliases=["--by"],
     metavar="NAME",
     help="Only list tasks that this agent has or had, in all projects.",
 )
@@ -608,16 +608,14 @@ def clean(app: App, project: str | None, confirm: bool) -> None:
 @task_argument
 @click.argument("to")
 @click.option("--context", metavar="TEXT|@FILE", help="Additional context for the agent.")
-@option(
+@click.option(
     "--deadline",
     "within",
-    aliases=["--within"],
     type=DURATION,
     help="Time until the delegation expires.",
 )
-@option(
+@click.option(
     "--parent",
-    aliases=["--part-of"],
     metavar="ID",
     help="Delegation that this one belongs to.",
 )

@@ -5,15 +5,16 @@ import os
 import click
 
 from corral.cli.click_classes import CommandGroup
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.task_view import read_data_file
 from corral.kernel.errors import Invalid
 
 COLUMNS = [
-    ("AGENT", lambda member: member.agent),
-    ("ROLE", lambda member: member.role),
-    ("RUN", lambda member: member.run_id),
-    ("RESULT", lambda member: member.result),
+    Column("AGENT", lambda member: member.agent, drop=1),
+    Column("ROLE", lambda member: member.role),
+    Column("RUN", lambda member: member.run_id),
+    Column("RESULT", lambda member: member.result),
 ]
 
 

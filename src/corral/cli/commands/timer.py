@@ -3,18 +3,19 @@
 import click
 
 from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION, TIMESTAMP, read_body
 from corral.cli.render import format_age, format_time
 from corral.domain.mail.model import summarize_body
 
 COLUMNS = [
-    ("ID", lambda timer: timer.id),
-    ("MAILBOX", lambda timer: timer.mailbox),
-    ("STATE", lambda timer: timer.state),
-    ("AT", lambda timer: format_time(timer.anchor_at)),
-    ("DUE", lambda timer: format_age(timer.anchor_at)),
-    ("BODY", lambda timer: summarize_body(timer.body)),
+    Column("ID", lambda timer: timer.id),
+    Column("MAILBOX", lambda timer: timer.mailbox),
+    Column("STATE", lambda timer: timer.state, is_state=True),
+    Column("AT", lambda timer: format_time(timer.anchor_at)),
+    Column("DUE", lambda timer: format_age(timer.anchor_at)),
+    Column("BODY", lambda timer: summarize_body(timer.body), shrink="truncate"),
 ]
 
 

@@ -2,20 +2,21 @@
 
 import click
 
-from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION
 from corral.cli.render import format_age
 
 COLUMNS = [
-    ("NAME", lambda token: token.name),
-    ("ID", lambda token: token.id),
-    ("STATE", lambda token: token.state),
-    ("SCOPE", lambda token: token.scope),
-    ("CREATED", lambda token: format_age(token.created_at)),
-    ("BY", lambda token: token.created_by),
-    ("USED", lambda token: format_age(token.used_at) if token.used_at else None),
-    ("EXPIRES", lambda token: format_age(token.expires_at) if token.expires_at else None),
+    Column("NAME", lambda token: token.name),
+    Column("ID", lambda token: token.id),
+    Column("STATE", lambda token: token.state, is_state=True),
+    Column("SCOPE", lambda token: token.scope),
+    Column("CREATED", lambda token: format_age(token.created_at)),
+    Column("BY", lambda token: token.created_by),
+    Column("USED", lambda token: format_age(token.used_at) if token.used_at else None),
+    Column("EXPIRES", lambda token: format_age(token.expires_at) if token.expires_at else None),
 ]
 
 
@@ -41,10 +42,9 @@ def command() -> None:
     "access).",
 )
 @click.option("--project", metavar="ID|DIR", help="Restrict the agent's token to this project.")
-@option(
+@click.option(
     "--expires-in",
     "ttl_ms",
-    aliases=["--for"],
     type=DURATION,
     help="Time until the token expires, such as 30d (default: never).",
 )

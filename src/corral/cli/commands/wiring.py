@@ -5,22 +5,23 @@ from typing import Any, NamedTuple
 
 import click
 
-from corral.cli.click_classes import CommandGroup, option, paging_options
-from corral.cli.context import App, Columns, pass_app
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.columns import Column, Columns
+from corral.cli.context import App, pass_app
 
 
 def columns(app: App) -> Columns:
     """Return the columns of a wiring, with names instead of ids."""
     return [
-        ("ID", lambda wiring: wiring.id),
-        ("STATE", lambda wiring: wiring.state),
-        ("WHO", lambda wiring: app.agent_name(wiring.agent_id)),
-        ("PLACE", lambda wiring: covered(app, wiring)),
-        ("TRIGGER", lambda wiring: " ".join(filter(None, [wiring.trigger, wiring.pattern]))),
-        ("SENDERS", lambda wiring: wiring.scope),
-        ("UNMATCHED", lambda wiring: wiring.unmatched),
-        ("SESSION", lambda wiring: wiring.mode),
-        ("PRIORITY", lambda wiring: wiring.priority),
+        Column("ID", lambda wiring: wiring.id),
+        Column("STATE", lambda wiring: wiring.state, is_state=True),
+        Column("WHO", lambda wiring: app.agent_name(wiring.agent_id)),
+        Column("PLACE", lambda wiring: covered(app, wiring), shrink="truncate"),
+        Column("TRIGGER", lambda wiring: " ".join(filter(None, [wiring.trigger, wiring.pattern]))),
+        Column("SENDERS", lambda wiring: wiring.scope),
+        Column("UNMATCHED", lambda wiring: wiring.unmatched, drop=1),
+        Column("SESSION", lambda wiring: wiring.mode),
+        Column("PRIORITY", lambda wiring: wiring.priority, drop=2),
     ]
 
 
@@ -34,10 +35,10 @@ def covered(app: App, wiring: Any) -> str:
 def routes(app: App) -> Columns:
     """Return the columns of the routing decision of each wiring."""
     return [
-        ("WHO", lambda route: app.agent_name(route.agent_id)),
-        ("RECEIVES", lambda route: "yes" if route.wakes else "no"),
-        ("BECAUSE", lambda route: route.reason),
-        ("WIRING", lambda route: route.wiring_id),
+        Column("WHO", lambda route: app.agent_name(route.agent_id)),
+        Column("RECEIVES", lambda route: "yes" if route.wakes else "no"),
+        Column("BECAUSE", lambda route: route.reason, shrink="truncate"),
+        Column("WIRING", lambda route: route.wiring_id, drop=1),
     ]
 
 
@@ -47,7 +48,6 @@ class OptionRow(NamedTuple):
     names: tuple[str, ...]
     default: str | int | None
     help: str
-    aliases: tuple[str, ...] = ()
 
 
 ROUTING_OPTIONS = [
@@ -56,14 +56,12 @@ ROUTING_OPTIONS = [
         "always",
         "Messages that start the agent: always, mention, sticky (a mention and everything "
         "after it), pattern or command.",
-        aliases=("--on",),
     ),
     OptionRow(("--pattern",), None, "Regular expression of the trigger, or name of the command."),
     OptionRow(
         ("--senders", "scope"),
         "all",
         "Whose messages count: all, or known (approved people only).",
-        aliases=("--from",),
     ),
     OptionRow(
         ("--unmatched",),
@@ -74,7 +72,6 @@ ROUTING_OPTIONS = [
         ("--session-mode", "mode"),
         "shared",
         "Sessions: shared (one per place), thread (one per thread) or agent (one for all places).",
-        aliases=("--session",),
     ),
     OptionRow(("--priority",), 0, "Priority; higher is matched first."),
 ]
@@ -87,9 +84,8 @@ def routing_options(*, with_defaults: bool) -> Decorator:
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         for row in reversed(ROUTING_OPTIONS):
-            add_option = option(
+            add_option = click.option(
                 *row.names,
-                aliases=row.aliases,
                 type=int if isinstance(row.default, int) else str,
                 default=row.default if with_defaults else None,
                 show_default=with_defaults,
@@ -141,7 +137,7 @@ def list_(app: App, all_: bool, after: str | None, limit: int) -> None:
     app.show_page(page, columns(app), empty="No wirings. Add one with `corral wiring add`.")
 
 
-@command.command(aliases=["change"])
+@command.command()
 @click.argument("wiring")
 @routing_options(with_defaults=False)
 @pass_app
@@ -161,7 +157,7 @@ def remove(app: App, wiring: str) -> None:
     app.report(f"Removed {removed.id}.", removed)
 
 
-@command.command(aliases=["try"])
+@command.command()
 @click.argument("place")
 @click.argument("text")
 @click.option("--stranger", is_flag=True, help="Assume an unknown sender.")

@@ -60,7 +60,7 @@ class AuthenticationMiddleware(HttpMiddleware):
         else:
             _bind_connection(scope, who)
             who, run = await self._resolve_identity(scope, who)
-            _check_scope(scope, who)
+            _check_token_scope(scope, who)
             if link_secret is not None:
                 await redirect_with_cookie(scope, link_secret)(scope, receive, send)
                 return
@@ -156,7 +156,7 @@ def _bind_connection(scope: Scope, who: TokenIdentity) -> None:
         )
 
 
-def _check_scope(scope: Scope, who: TokenIdentity) -> None:
+def _check_token_scope(scope: Scope, who: TokenIdentity) -> None:
     """Raise ApiError 403 unless the token's scope allows the method and the path."""
     if scope["method"] not in READ_METHODS and not who.may_write:
         raise ApiError(

@@ -11,7 +11,7 @@ ACTIONS = (
     "time_zone?, script?, name?}: wakes you with the text; a script runs first and can skip the "
     "wake-up; change_task {task, verb: pause, resume, run, cancel}: changes one of your schedules; "
     "destination {place, name?}: lets you send to a chat; secret {name, reason}: a person stores "
-    "the secret, and you are told that it exists, never its value."
+    "the secret, and you get a message that it exists, without its value."
 )
 
 

@@ -26,7 +26,8 @@ class AskArguments(WriteArguments, kw_only=True):
     ] = msgspec.field(default_factory=list)
     to: Answerers = msgspec.field(default_factory=list)
     fallback: Annotated[
-        str | None, Meta(description="The answer if nobody answers in time; choose the safe one.")
+        str | None,
+        Meta(description="The answer when the deadline passes without one; choose the safe one."),
     ] = None
     within_minutes: DeadlineMinutes | None = None
     wait_seconds: WaitSeconds = 0
@@ -161,7 +162,7 @@ class DecideArguments(WriteArguments, kw_only=True):
     alternatives: Annotated[list[str], Meta(max_length=50)] = msgspec.field(default_factory=list)
     category: str = "general"
     confirm: Annotated[
-        bool, Meta(description="true: the decision is a proposal until somebody confirms it.")
+        bool, Meta(description="true: the decision is a proposal until it is confirmed.")
     ] = False
     to: Answerers = msgspec.field(default_factory=list)
     within_minutes: DeadlineMinutes | None = None

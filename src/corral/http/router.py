@@ -65,7 +65,7 @@ class ApiRouter:
         self, scope: Scope, receive: Receive, send: Send, parts: list[str]
     ) -> None:
         request = await _decode_request(scope, receive, parts)
-        _check_scope(request)
+        _require_full_scope(request)
         redacted: list[str] = []
         perform = partial(_perform, request, redacted)
         policy = request.call.policy
@@ -189,6 +189,10 @@ async def _decode_request(scope: Scope, receive: Receive, parts: list[str]) -> D
     call, subject = _resolve(parts, scope["method"] in READ_METHODS)
     _check_method(scope, call.method)
     scope["state"]["route_name"] = call.name
+    who: TokenIdentity = scope["state"]["who"]
+    if who.agent is not None:
+        # Before any record is looked up: a 404 would tell an agent which ids exist.
+        agent_permissions.require_rule(call)
     headers = dict(reversed(scope["headers"]))
     payload: dict[str, Any] | bytes
     if call.method == "GET":
@@ -199,14 +203,13 @@ async def _decode_request(scope: Scope, receive: Receive, parts: list[str]) -> D
     arguments = _decode_arguments(call, payload, subject)
     if (limit := call.policy.time_limit) is not None:
         arguments[limit] = min(arguments.get(limit, MAX_WAIT_MS), MAX_WAIT_MS)
-    who: TokenIdentity = scope["state"]["who"]
     key = None
     if call.method == "POST" and not call.policy.returns_secret:
         key = _read_idempotency_key(headers, who, scope["path"], payload)
     return DecodedCall(call, arguments, scope["state"]["store"], who, key)
 
 
-def _check_scope(request: DecodedCall) -> None:
+def _require_full_scope(request: DecodedCall) -> None:
     """Raise Refused if the operation needs a token with full scope and this one is read-only."""
     call, who = request.call, request.who
     if call.policy.needs_full_scope and not who.may_write:
