@@ -79,7 +79,7 @@ def test_budget_is_set_for_the_current_directory(
 
 def test_folder_without_transcripts_says_so(cli: Cli, tmp_path: Path) -> None:
     result = cli("import", "claude", str(tmp_path))
-    assert (result.code, result.out) == (0, "No transcripts found in that folder.\n")
+    assert (result.code, result.out) == (0, "No transcripts found in that directory.\n")
 
 
 def test_transcript_import_is_reported_in_one_line(cli: Cli, tmp_path: Path) -> None:

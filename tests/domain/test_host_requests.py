@@ -109,7 +109,7 @@ def test_failed_action_is_rolled_back_and_recorded(store: Corral, ada: str) -> N
     store.agents.create("helper", command="cat")
     failed = answer_request(store, request, "yes")
     assert failed.state == "failed"
-    assert "An agent helper exists already" in str(failed.reason)
+    assert "An agent named helper already exists" in str(failed.reason)
     assert list_notices(store)[0]["state"] == "failed"
     assert store.agents.get("helper").command == "cat"
 

@@ -145,7 +145,7 @@ def test_chat_error_is_shown_beside_its_form(chat_pages: ChatPages) -> None:
     )
     chat_pages.submit_rejected("chat/send", "not_found", "plc_zzz", id="plc_zzz", text="x")
     chat_pages.submit_rejected(
-        "wirings/add", "invalid", "Choose a chat", agent="ada", where="moon", trigger="always"
+        "wirings/add", "invalid", "No chat or channel", agent="ada", where="moon", trigger="always"
     )
     chat_pages.submit_rejected(
         "wirings/add",

@@ -141,7 +141,7 @@ def test_team_action_error_is_shown(team_pages: TeamPages) -> None:
         verb="reject",
     )
     team_pages.submit_rejected(
-        "tasks/move", "not_found", "There is no task", id="tsk_zzz", verb="skip"
+        "tasks/move", "not_found", "No task has the id", id="tsk_zzz", verb="skip"
     )
     team_pages.submit_rejected(
         "tasks/add", "invalid", "is required", project=team_pages.project, key="", title="x"
