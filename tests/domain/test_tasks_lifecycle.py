@@ -340,6 +340,8 @@ def test_actor_that_is_neither_a_person_nor_an_agent_may_not_act_for_one(
         lambda: tasks.edit("B", title="other"),
         lambda: tasks.reassign("B", "ada"),
         lambda: tasks.delegate("B", "ada"),
+        lambda: tasks.accept("A"),
+        lambda: tasks.reject("A", "no"),
     ):
         with raises_without_change(store, Refused) as caught:
             call()

@@ -37,10 +37,12 @@ def require_lead(tx: Tx, task: Task | str, agent: str | None) -> Task:
 def require_reviewer(tx: Tx, task: Task | str, agent: str | None) -> Task:
     """Return a task that the caller may accept (approve) or reject, for `review.accept`.
 
-    Any caller may, except the agent that did the work.
+    A person may, and every agent except the one that did the work.
     """
     locked = lock_task(tx, task)
     actor = agents.resolve_actor(tx, agent)
+    if not is_person(actor):
+        _require_agent(locked, actor)
     if locked.agent_id is not None and actor == f"agent:{agents.get(tx, locked.agent_id).name}":
         raise Refused(
             f"{actor} did the work of {locked.id} and cannot review it. Ask another agent or a "
