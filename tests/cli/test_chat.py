@@ -73,7 +73,7 @@ def test_channel_is_added_wired_previewed_and_removed(
         5,
     )
     assert cli.error("wiring", "edit", wiring["id"], "--trigger", "command")["exit_code"] == 2
-    assert "No messages wait" in cli("message", "held").out
+    assert "No messages wait" in cli("message", "awaiting-approval").out
     (sender,) = cli.json("sender", "list")
     approved = cli.json("sender", "approve", sender["id"], "--person", "ann", "--role", "admin")
     assert (approved["state"], approved["person"]) == ("known", "ann")

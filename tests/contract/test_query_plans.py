@@ -975,7 +975,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.messages.list(place=PLACE, limit=5),
         {"messages_by_place", "places_pkey"},
     ),
-    "messages.held": (lambda c: c.messages.held(limit=5), {"messages_held_by_sender"}),
+    "messages.awaiting_approval": (
+        lambda c: c.messages.awaiting_approval(limit=5),
+        {"messages_held_by_sender"},
+    ),
     "mail.get_all": (lambda c: c.mail.get_all(["let_1", "let_2"]), {"letters_pkey"}),
     "chat.conversations": (
         lambda c: c.chat.conversations(PLACE),

@@ -56,16 +56,18 @@ def test_held_messages_are_listed_by_sender_until_released(store: Corral) -> Non
     for text in ("one", "two"):
         for sender in ("mallory", "bob"):
             chat.says(text, sender=sender)
-    held = walk(store.messages.held)
+    held = walk(store.messages.awaiting_approval)
     assert sorted(message.text for message in held[:2]) == ["one", "two"]
     assert held[0].sender_id == held[1].sender_id != held[2].sender_id
     store.senders.approve(str(held[0].sender_id), person="robert")
-    assert {message.sender_id for message in walk(store.messages.held)} == {held[2].sender_id}
+    assert {message.sender_id for message in walk(store.messages.awaiting_approval)} == {
+        held[2].sender_id
+    }
     assert store.messages.get(held[0].id).state == "routed"
     assert [question.state for question in store.questions.list(all=True).items].count("open") == 1
     store.senders.block(str(held[2].sender_id))
     assert store.questions.list().items == [], "the question about a blocked sender is closed"
-    assert walk(store.messages.held) == []
+    assert walk(store.messages.awaiting_approval) == []
 
 
 def test_get_many_letters_skips_deleted_ones(

@@ -315,7 +315,7 @@ def test_read_only_token_sees_the_conversation_without_a_form(chat_pages: ChatPa
         page = client.get(f"/chat/{place_id}").text
         assert "hello" in page
         assert "is read-only" in page
-        for path in (f"/chat/{place_id}", "/chat", "/messaging/held", "/messaging/wirings"):
+        for path in (f"/chat/{place_id}", "/chat", "/messaging/approvals", "/messaging/wirings"):
             assert "/do/" not in client.get(path).text, path
         for action in (*CHANNEL_ACTIONS, *CHAT_ACTIONS):
             response = client.post(
@@ -324,7 +324,7 @@ def test_read_only_token_sees_the_conversation_without_a_form(chat_pages: ChatPa
             assert response.status_code == 403, action
     agent_token = chat_pages.store.tokens.create("ada", scope="agent:ada").value
     with chat_pages.http_server.client(agent_token) as client:
-        for path in ("/chat", f"/chat/{place_id}", "/messaging", "/messaging/held"):
+        for path in ("/chat", f"/chat/{place_id}", "/messaging", "/messaging/approvals"):
             assert client.get(path).status_code == 403, path
         response = client.post("/do/chat/send", data={"id": place_id, "text": "as a person"})
         assert response.status_code == 403
@@ -337,13 +337,15 @@ def test_read_only_token_sees_the_conversation_without_a_form(chat_pages: ChatPa
 def test_stranger_is_admitted_and_held_messages_are_routed(chat_pages: ChatPages) -> None:
     chat_pages.store.wirings.add("ada", channel="quay")
     message = chat_pages.receive("<b>let me in</b>")
-    page = chat_pages.client.get("/messaging/held").text
+    page = chat_pages.client.get("/messaging/approvals").text
     assert "&lt;b&gt;let me in&lt;/b&gt;" in page
     assert "<b>let me in" not in page
     assert "held" in chat_pages.decoded_html("/messaging")
-    assert "No senders are waiting for approval." not in chat_pages.decoded_html("/messaging/held")
+    assert "No senders are waiting for approval." not in chat_pages.decoded_html(
+        "/messaging/approvals"
+    )
     chat_pages.submit("senders/approve", id=str(message.sender_id), person="mal", role="member")
-    assert "No senders are waiting for approval." in chat_pages.decoded_html("/messaging/held")
+    assert "No senders are waiting for approval." in chat_pages.decoded_html("/messaging/approvals")
     page = chat_pages.decoded_html(f"/messaging/messages/{message.id}")
     (route,) = chat_pages.store.messages.get(message.id).routes
     assert route.wakes
@@ -418,6 +420,6 @@ def test_preview_shows_what_wirings_would_do_and_stores_nothing(chat_pages: Chat
 def test_long_chat_lists_are_paginated_to_their_end(chat_pages: ChatPages) -> None:
     for n in range(120):
         chat_pages.receive(f"line {n}", sender=f"s{n % 3}")
-    for path in ("/messaging", "/messaging/held"):
+    for path in ("/messaging", "/messaging/approvals"):
         result = re.findall(r'id="(msg_\d+)"', "".join(iter_pages(chat_pages.client, path)))
         assert len(result) == len({*result}) == 120, path

@@ -57,7 +57,7 @@ PAGES = {link.path for group in NAVIGATION for link in group.links} | {
     "/notes?q=tide",
     "/notes?q=tide&scope=everyone",
     "/notes?category=gotcha",
-    "/messaging/held",
+    "/messaging/approvals",
     "/messaging/dead",
     "/messaging/dead?state=unconfirmed",
     "/messaging/dead?state=refused",

@@ -10,7 +10,7 @@ from corral.api.policy import USES_FILES, USES_SECRETS
 from corral.domain.chat import queries
 from corral.domain.chat.channels import destinations, ops, people, places, wirings
 from corral.domain.chat.conversations import long_running
-from corral.domain.chat.inbound import held as inbound_held
+from corral.domain.chat.inbound import approvals
 from corral.domain.chat.inbound import receive as inbound_receive
 from corral.domain.chat.model import Message, NextLetters
 from corral.domain.chat.outbound import attachments, queue
@@ -19,9 +19,6 @@ from corral.services.wait import wait_until
 
 if TYPE_CHECKING:
     from corral.adapters.channels.contract import AcceptedRequest, ChannelAdapter, StoredFile
-
-Stored = list[Message]
-Paths = list[str]
 
 
 class Channels(Resource):
@@ -72,8 +69,8 @@ class Senders(Resource):
 
     get = read(people.get_sender)
     list = read(people.list_senders, mode="one")
-    approve = write(inbound_held.approve_sender, people_only=True)
-    block = write(inbound_held.block_sender, people_only=True)
+    approve = write(approvals.approve_sender, people_only=True)
+    block = write(approvals.block_sender, people_only=True)
 
 
 class People(Resource):
@@ -90,7 +87,7 @@ class Wirings(Resource):
 
     noun = "wiring"
 
-    add = write(inbound_held.wire_agent, people_only=True)
+    add = write(approvals.wire_agent, people_only=True)
     change = write(wirings.change_wiring, repeatable=True, people_only=True)
     get = read(wirings.get_wiring)
     remove = write(wirings.remove_wiring, people_only=True)
@@ -116,7 +113,7 @@ class Messages(Resource):
 
     get = read(queries.get_message)
     list = read(queries.list_messages)
-    held = read(queries.list_held, mode="one")
+    awaiting_approval = read(queries.list_awaiting_approval, mode="one")
     send = write(queue.send, repeatable_by="key", actor=("agent",), agent=rules.as_message_sender)
     send_as_system = write(queue.send_as_system, repeatable_by="key", people_only=True)
 
@@ -127,7 +124,7 @@ class Messages(Resource):
     @operation(actor=("agent",), agent=rules.as_message_sender)
     def send_files(
         self,
-        files: Paths,
+        files: Sequence[str],
         *,
         agent: str,
         text: str = "",
@@ -135,7 +132,7 @@ class Messages(Resource):
         session: str | None = None,
         run: str | None = None,
         key: str | None = None,
-    ) -> Stored:
+    ) -> Sequence[Message]:
         """Send files of an agent, after `text`, by their paths on this machine.
 
         The files must be in folders that the agent works in. They are copied now, so later changes
@@ -192,7 +189,7 @@ class Messages(Resource):
     @operation(local=USES_FILES, people_only=True)
     def receive_all(
         self, channel: str, events: Sequence[IncomingEvent], *, cursor: str | None = None
-    ) -> Stored:
+    ) -> Sequence[Message]:
         """Store events of a platform in their order and advance the cursor, in one transaction.
 
         Idempotent by the events' ids. When this returns, all of them are durable.

@@ -12,9 +12,6 @@ from corral.kernel.errors import Invalid, Refused
 from corral.kernel.pagination import Page
 from corral.services import mail
 
-Letters = list[Letter]
-LetterChains = list[LetterChain]
-
 
 class Mail(Resource):
     """The message queue: letters wait in mailboxes until a consumer acknowledges them.
@@ -61,7 +58,7 @@ class Mail(Resource):
         limit: int = 1,
         lease_ms: int = ops.LEASE_MS,
         wait_ms: int = 0,
-    ) -> Letters:
+    ) -> Sequence[Letter]:
         """Claim up to `limit` letters: highest priority first, then oldest due.
 
         The letters stay in the mailbox under a lease; `ack`, `fail` or `refuse` each of them before
@@ -82,7 +79,7 @@ class Mail(Resource):
         fence: int | None = None,
         limit: int = 1,
         lease_ms: int = ops.LEASE_MS,
-    ) -> Letters:
+    ) -> Sequence[Letter]:
         """Acknowledge a letter and claim the next ones of its mailbox, in one transaction.
 
         Raises Held when the claim on the letter has passed to another owner.
@@ -158,7 +155,7 @@ class Mail(Resource):
         return result
 
     @operation(agent=rules.only_own_letters)
-    def read_by(self, letters: Sequence[str], *, run: str) -> LetterChains:
+    def read_by(self, letters: Sequence[str], *, run: str) -> Sequence[LetterChain]:
         """Record that a run has read letters; returns the chains of those from agents."""
         from corral.domain.chat.conversations import agent_mail
 

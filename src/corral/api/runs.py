@@ -12,8 +12,6 @@ from corral.services.runs import dispatch, lifecycle
 from corral.services.runs.model import SentInput
 from corral.services.runs.recovery import recover_all
 
-Findings = list[RecoveryResult]
-
 
 class RunOptions(TypedDict, total=False):
     """The options of `Runs.start` and `Runs.resume`; see `services.runs.request.RunRequest`."""
@@ -174,7 +172,7 @@ class Runs(Resource):
         return lifecycle.refresh(self._database, run)
 
     @operation(slow=True)
-    def recover(self) -> Findings:
+    def recover(self) -> Sequence[RecoveryResult]:
         """Find runs whose process or supervisor is gone, and record what happened to them.
 
         Safe at any time and from several processes at once. Signals only processes whose identity

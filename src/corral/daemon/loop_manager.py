@@ -72,7 +72,7 @@ class LoopManager:
         self._me = process.identify_self()
         self.owner = self._me.as_owner("daemon")
         self._started_at = store.now()
-        self._recovered: list[RecoveryResult] = []
+        self._recovered: Sequence[RecoveryResult] = []
         self._node: Node | None = None
         self._lease_error: str | None = None
         self._leaderships: dict[str, Leadership] = {}
@@ -96,7 +96,7 @@ class LoopManager:
 
     # -- start, status, stop -------------------------------------------------------------------
 
-    def begin(self) -> list[RecoveryResult]:
+    def begin(self) -> Sequence[RecoveryResult]:
         """Recover runs, register the node and start the loops; return what the recovery found.
 
         Raises Held when another daemon already serves the store on this machine.
@@ -121,7 +121,7 @@ class LoopManager:
                 loop_thread.status(self._get_leader(loop_thread.loop.name))
                 for loop_thread in self._loop_threads
             ],
-            recovered=self._recovered[-MAX_RECOVERED:],
+            recovered=[*self._recovered[-MAX_RECOVERED:]],
             lease_error=self._lease_error,
         )
 

@@ -81,12 +81,12 @@ class TokenCache:
     def store_for(self, who: TokenIdentity, store: Corral, run: str | None = None) -> Corral:
         """Return a cached store that acts as the caller; `run` is the run of its process."""
         key = f"{who.actor} {run or ''}"
-        acting = self._stores.get(key)
-        if acting is None:
-            acting = self._stores[key] = store.as_actor(who.actor, run)
+        caller_store = self._stores.get(key)
+        if caller_store is None:
+            caller_store = self._stores[key] = store.as_actor(who.actor, run)
             if len(self._stores) > MAX_ENTRIES:
                 self._stores.popitem(last=False)
-        return acting
+        return caller_store
 
 
 def _hash_secret(secret: str) -> bytes:

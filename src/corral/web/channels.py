@@ -27,7 +27,7 @@ from corral.web.request import PageRequest
 
 VIEWS = {
     "Messages": "/messaging",
-    "Approvals": "/messaging/held",
+    "Approvals": "/messaging/approvals",
     "Failed": "/messaging/dead",
     "Wirings": "/messaging/wirings",
     "Channels": "/messaging/channels",
@@ -151,15 +151,15 @@ def download(request: PageRequest) -> Response:
 # -- held and failed messages ---------------------------------------------------------------------
 
 
-def show_held(request: PageRequest) -> Response:
+def show_approvals(request: PageRequest) -> Response:
     """List messages of senders that wait for approval, by sender."""
-    page = request.store.messages.held(after=request.query("after"))
+    page = request.store.messages.awaiting_approval(after=request.query("after"))
     senders = {
         id: request.store.senders.get(id)
         for id in dict.fromkeys(str(message.sender_id) for message in page.items)
     }
     return request.render(
-        "held_messages.html",
+        "approval_messages.html",
         views=VIEWS,
         page=page,
         senders=senders,

@@ -56,7 +56,7 @@ PAGES: dict[str, PageHandler] = {
     "/messaging": channels.show_all,
     "/messaging/messages/{id}": channels.show_one,
     "/messaging/messages/{id}/files/{number}": channels.download,
-    "/messaging/held": channels.show_held,
+    "/messaging/approvals": channels.show_approvals,
     "/messaging/dead": channels.show_dead,
     "/messaging/wirings": channels.show_wirings,
     "/messaging/channels": channels.show_channels,

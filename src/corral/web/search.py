@@ -32,7 +32,7 @@ PAGES = {
     "chn": "/messaging/channels/",
     "plc": "/messaging?place=",
     "wir": "/messaging/wirings#",
-    "snd": "/messaging/held#",
+    "snd": "/messaging/approvals#",
 }
 KINDS = ("turn", "output", "note")
 

@@ -112,7 +112,7 @@ def test_wiring_is_added_previewed_changed_and_removed(
 def test_stranger_is_admitted_and_held_messages_are_routed(
     live_site: LiveSite, tab: BrowserTab, take_picture: Callable[..., None]
 ) -> None:
-    page = tab.go("/messaging/held")
+    page = tab.go("/messaging/approvals")
     page.wait_for_selector("#feed[data-state=live]")
     result = IncomingEvent(event_id="s1", place="room", sender="carol", text="@ada <i>may I?</i>")
     message = live_site.store.messages.receive("quay", result)

@@ -37,7 +37,7 @@ def every_page(live_site: LiveSite) -> dict[str, str]:
     values |= {
         "talk": f"/chat/{live_site.sample.talk.id}",
         "message": f"/messaging/messages/{message.id}",
-        "held": "/messaging/held",
+        "held": "/messaging/approvals",
         "dead": "/messaging/dead?state=refused",
         "wirings": f"/messaging/wirings?place={live_site.sample.room.id}&text=@ada+deploy",
         "channels": "/messaging/channels",

@@ -1,5 +1,6 @@
 """Operations of `store.internal.chat`."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from corral.api.operation import Resource, operation, read
@@ -16,10 +17,8 @@ if TYPE_CHECKING:
     from corral.services.chat.delivery import DeliveryResult
     from corral.services.chat.sandbox_sync import SyncResult
 
-Deliveries = list["DeliveryResult"]
 Runs = list[Run]
 Conversations = list[Conversation]
-Stored = list[Message]
 
 
 class InternalChat(Resource):
@@ -69,7 +68,7 @@ class InternalChat(Resource):
     @operation(people_only=True)
     def deliver(
         self, channel: str, adapter: "ChannelAdapter", *, owner: str, place: str | None = None
-    ) -> Deliveries:
+    ) -> Sequence["DeliveryResult"]:
         """Send the due messages of a channel, or of one place, in their order."""
         from corral.services.chat.delivery import Delivery
 
@@ -77,7 +76,9 @@ class InternalChat(Resource):
         return Delivery(self._database, current, adapter, owner).deliver_due(place)
 
     @operation(people_only=True)
-    def poll(self, channel: str, adapter: "ChannelAdapter", *, seconds: float = 0) -> Stored:
+    def poll(
+        self, channel: str, adapter: "ChannelAdapter", *, seconds: float = 0
+    ) -> Sequence[Message]:
         """Fetch the new events of a platform, store them, and then advance the cursor.
 
         Waits up to `seconds` for an event. An event that cannot be stored is recorded as

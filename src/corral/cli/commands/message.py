@@ -111,9 +111,9 @@ def list_(app: App, place: str | None, session: str | None, after: str | None, l
 @command.command()
 @paging_options
 @pass_app
-def held(app: App, after: str | None, limit: int) -> None:
+def awaiting_approval(app: App, after: str | None, limit: int) -> None:
     """List messages of unknown senders that wait for approval."""
-    page = app.store.messages.held(after=after, limit=limit)
+    page = app.store.messages.awaiting_approval(after=after, limit=limit)
     app.show_page(page, columns(app), empty="No messages wait for approval.")
 
 

@@ -74,7 +74,7 @@ def _scan_session(tx: Tx, id: str, after: str | None, limit: int) -> Page[Messag
     return Page(matching, page.next)
 
 
-def list_held(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Message]:
+def list_awaiting_approval(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Message]:
     """List the messages that wait for an owner's decision, by account, oldest first."""
     return sql.HELD_MESSAGES.page(tx, after=after, limit=limit)
 

@@ -1,7 +1,7 @@
 """Apply the answers to questions that Corral itself asks: about senders, places and requests."""
 
 from corral.db.tx import Tx
-from corral.domain.chat.inbound import held
+from corral.domain.chat.inbound import approvals
 from corral.domain.chat.model import CHAT_MAILBOX
 from corral.domain.host_requests import ops
 from corral.domain.mail import ops as mail
@@ -24,7 +24,7 @@ def apply_answer(tx: Tx, letter: Letter) -> None:
     if about == "request":
         ops.apply_answer(tx, question, id)
     else:
-        held.apply_answer(tx, question, about, id)
+        approvals.apply_answer(tx, question, about, id)
     mail.ack(tx, letter)
 
 

@@ -136,10 +136,15 @@ class AuthenticationMiddleware(HttpMiddleware):
                 run=identity.run,
             )
         scope_name = f"agent:{identity.agent_id}"
-        agent = TokenIdentity(
-            who.id, who.name, scope_name, identity.actor, identity.agent, who.expires_at
+        agent_identity = TokenIdentity(
+            id=who.id,
+            name=who.name,
+            scope=scope_name,
+            actor=identity.actor,
+            agent=identity.agent,
+            expires_at=who.expires_at,
         )
-        return agent, identity.run
+        return agent_identity, identity.run
 
 
 def _bind_connection(scope: Scope, who: TokenIdentity) -> None:

@@ -1,5 +1,6 @@
 """Attachments: private copies of the files that agents send and receive."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,7 @@ def read_attachment(message: Message, number: int) -> tuple[StoredFile, bytes]:
 
 
 def copy_agent_files(
-    database: "Database", files: list[str], *, agent: str, session: str | None, run: str | None
+    database: "Database", files: Sequence[str], *, agent: str, session: str | None, run: str | None
 ) -> list[StoredFile]:
     """Copy files of an agent into private files; copies all of them, or none.
 
@@ -76,7 +77,7 @@ def copy_agent_files(
         lambda tx: outbound_attachments.list_folders(tx, agent, session, run)
     )
     workspace = config.home() / "workspaces" / id
-    return copy_files(database, files, [*folders, str(workspace)], id)
+    return copy_files(database, [*files], [*folders, str(workspace)], id)
 
 
 def copy_files(

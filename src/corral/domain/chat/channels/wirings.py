@@ -73,8 +73,8 @@ def create_wiring(
 ) -> Wiring:
     """Create a wiring, and the destination that lets the agent answer in its place.
 
-    Held messages stay held; `inbound.held.wire_agent` also routes them. Raises Conflict when the
-    agent is wired there already.
+    Held messages stay held; `inbound.approvals.wire_agent` also routes them. Raises
+    Conflict when the agent is wired there already.
     """
     listener = agents.get_active(tx, agent)
     target = places.get_place(tx, place) if place else None
