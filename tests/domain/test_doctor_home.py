@@ -126,6 +126,25 @@ def test_daemon_started_during_the_check_keeps_its_file(
     assert (home / "daemon-notes.json").exists()
 
 
+def test_supervisor_started_during_the_check_keeps_its_socket(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = create_leftovers(home)[1]
+    connect, servers = control_socket.connect, list[socket.socket]()
+
+    def connect_before_a_start(folder: Path, *, timeout: float) -> socket.socket:
+        try:
+            return connect(folder, timeout=timeout)
+        finally:
+            servers.append(control_socket.listen(folder))
+
+    monkeypatch.setattr(control_socket, "connect", connect_before_a_start)
+    home_check.check_home(home, fix=True)
+    assert len(servers) == 1
+    assert path.exists()
+    servers[0].close()
+
+
 def test_secrets_and_backups_are_not_leftovers(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRAL_HOME", str(home))
     pid = exited_pid()
