@@ -162,7 +162,7 @@ def next_due(tx: Tx) -> int | None:
     return time
 
 
-def dismiss_all(tx: Tx, project_id: str) -> None:
+def release_project(tx: Tx, project_id: str) -> None:
     """Dismiss the proposed decisions of a project that is being deleted."""
     for (id,) in tx.run(sql.WAITING.of_project, project_id=project_id):
         _end(tx, "dismiss", get(tx, id), tx.actor, "its project was deleted")

@@ -290,7 +290,7 @@ def next_deadline(tx: Tx) -> int | None:
 # -- retention -----------------------------------------------------------------------------------
 
 
-def forget_project(tx: Tx, project_id: str) -> None:
+def delete_project_rows(tx: Tx, project_id: str) -> None:
     """Delete the delegations of a project that is being deleted.
 
     Active ones are cancelled first, which notifies both sides.

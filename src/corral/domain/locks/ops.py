@@ -96,7 +96,7 @@ def _acquire(tx: Tx, request: LockRequest) -> Lock:
     wait_until = None if request.wait_ms is None else lease_expiry(tx.now, request.wait_ms)
     draft = _build_draft(tx, request)
     tx.serialize(f"locks:{draft.project_id}")
-    candidates = _list_candidates(tx, draft)
+    candidates = _refresh_candidates(tx, draft)
     own = _find_own(draft, candidates)
     if own is not None:
         return _renew_own(tx, own, draft, wait_until, candidates)
@@ -152,7 +152,7 @@ def _enqueue(tx: Tx, draft: Lock, wait_until: int) -> Lock:
     return _create(tx, replace(draft, lease_until=wait_until, held_at=None), "request")
 
 
-def _list_candidates(tx: Tx, draft: Lock) -> list[Lock]:
+def _refresh_candidates(tx: Tx, draft: Lock) -> list[Lock]:
     """List the live locks that can conflict with a pattern.
 
     Expired ones are ended first, so that the requests that waited for them are granted before this
@@ -289,7 +289,7 @@ def release_for_run(tx: Tx, run: str) -> list[Lock]:
     return _end_all(tx, tx.all(sql.LIVE_OF_RUN, run_id=run))
 
 
-def delete_of_project(tx: Tx, project_id: str) -> None:
+def release_project(tx: Tx, project_id: str) -> None:
     """End the locks of a project that is being deleted, and delete its touches."""
     tx.serialize(f"locks:{project_id}")
     for lock in _list_live(tx, project_id, include_expired=True):

@@ -215,7 +215,7 @@ def cancel_timer(tx: Tx, id: str) -> Schedule:
     return _cancel(tx, timer.id)
 
 
-def cancel_of_project(tx: Tx, project_id: str) -> int:
+def release_project(tx: Tx, project_id: str) -> int:
     """Cancel every schedule of a project that is being deleted; returns how many."""
     ids = [row[0] for row in tx.run(sql.OF_PROJECT, project_id=project_id)]
     for id in ids:

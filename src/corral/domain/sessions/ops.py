@@ -25,13 +25,13 @@ from corral.domain.sessions.model import (
     TurnRole,
     TurnText,
 )
-from corral.domain.sessions.turn import (
+from corral.domain.sessions.turn_rows import (
     MAX_TITLE,
     compute_turn_time,
     decode_turn,
     encode_turn,
     is_plain_text,
-    parse_number,
+    parse_turn_cursor,
     parse_turns,
 )
 from corral.kernel.errors import Conflict, Invalid, Refused
@@ -254,7 +254,7 @@ def list_turns(
     A fork shows the turns of its parent as its own.
     """
     current = get_current(tx, session)
-    position = parse_number(after, LAST_NUMBER if newest else 0)
+    position = parse_turn_cursor(after, LAST_NUMBER if newest else 0)
     if newest:
         rows = lineage.list_newest(tx, current, position, check_limit(limit) + 1)
     else:

@@ -42,7 +42,7 @@ def moderate(tx: Tx, inbound: InboundMessage, message: Message) -> Message:
     if message.kind is not MessageKind.TEXT:
         return finish_held(tx, message, "dismiss", f"a {message.kind} does not wake agents")
     cache = RoutingCache(tx, inbound.channel.id)
-    recipients = cache.find_recipients(inbound.routing_input, inbound.place, message.thread)
+    recipients = cache.open_recipients(inbound.routing_input, inbound.place, message.thread)
     if not recipients and inbound.can_ask_for_agent:
         return _hold_for_agent(tx, inbound, message)
     reason = explain_ignored(recipients)

@@ -4,7 +4,7 @@ The path of an event, top down:
 
     receive_all             one transaction for a batch of events
     _Batch.receive          skip an event that is stored, record its place and sender
-    routable.find_recipients
+    routable.try_route
                             fast path: a plain message of an admitted sender is routed at once
     router.route_message    which wirings wake their agents, and why
     routable.deliver_all    store the messages and put a letter to each session that is woken
@@ -33,7 +33,7 @@ from corral.domain.chat.inbound.message import (
     clean_message,
 )
 from corral.domain.chat.inbound.message_rows import store_message
-from corral.domain.chat.inbound.routable import Routable, deliver_all, find_recipients
+from corral.domain.chat.inbound.routable import Routable, deliver_all, try_route
 from corral.domain.chat.inbound.router import RoutingInput, route_message
 from corral.domain.chat.inbound.routing_cache import EventContext, RoutingCache
 from corral.domain.chat.model import (
@@ -103,7 +103,7 @@ class _Batch:
         inbound = self._resolve(event, incoming)
         routable = None  # in a place with an open question, the message may be its answer
         if not event.has_open_question:
-            routable = find_recipients(self.cache, inbound)
+            routable = try_route(self.cache, inbound)
         if routable is not None:
             self._pending[event_id] = routable
         else:
