@@ -39,7 +39,7 @@ class Races(Resource):
     _retry = write(attempts.retry)
     _cancel = write(attempts.cancel)
     _ask_judge = write(selection.request_judge)
-    _set_budget = write(ops.set_budget)
+    _set_plan_limits = write(ops.set_plan_limits)
 
     get = read(queries.get, agent=rules.allow)
     latest = read(queries.find_latest)
@@ -174,7 +174,7 @@ class Races(Resource):
         )
         if budget_micros is not None:
             rounds = max(current.plan.rounds, len(current.rounds) + 1)
-            self._set_budget(current.id, budget_micros, rounds)
+            self._set_plan_limits(current.id, budget_micros, rounds)
         after = self._next(
             current.id,
             entries,

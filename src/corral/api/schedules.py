@@ -21,7 +21,7 @@ class Schedules(Resource):
     list = read(ops.list_schedules, mode="one")
     pause = write(ops.pause)
     resume = write(ops.resume)
-    run = write(ops.run)
+    run = write(ops.fire_now)
     delete = write(ops.cancel)
     fire_due = write(ops.fire_due, repeatable=True, local=FOR_DAEMON)
     next_at = read(ops.find_next_at, mode="one")

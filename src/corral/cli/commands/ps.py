@@ -40,7 +40,7 @@ def _columns(app: App, *, live: bool) -> Columns:
         ("STATE", shown_state),
         ("NAME", lambda run: run.name),
         ("AGENT", lambda run: _agent_or_provider(app, run)),
-        ("WHAT", lambda run: run.what or None),
+        ("WHAT", lambda run: run.description or None),
         ("PID", lambda run: run.pid),
         ("STARTED", lambda run: _age(run.started_at)),
         ("ENDED", lambda run: _age(run.ended_at)),

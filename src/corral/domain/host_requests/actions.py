@@ -147,7 +147,7 @@ def _change_scheduled_prompt(
 ) -> dict[str, Any]:
     id = schedules.get(tx, args.task).id
     if args.verb == "run":
-        return {"task": id, "letter": schedules.run(tx, id).id}
+        return {"task": id, "letter": schedules.fire_now(tx, id).id}
     verbs = {"pause": schedules.pause, "resume": schedules.resume, "cancel": schedules.cancel}
     changed = verbs[args.verb](tx, id)
     return {"task": id, "state": changed.state, "next_at": changed.next_at}

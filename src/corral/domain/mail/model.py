@@ -115,7 +115,7 @@ class StalledMailbox(msgspec.Struct, frozen=True):
 class OverlongLeases(msgspec.Struct, frozen=True):
     """Claimed letters whose lease ends too far in the future."""
 
-    letters: int
+    count: int
     first_seq: int | None
     until: int | None
 

@@ -255,13 +255,18 @@ class Run(msgspec.Struct, frozen=True):
         return format_retry_command(self.id, self.denied)
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """A one-line description: the title, or the command line."""
-        return self.title or " ".join(filter(None, [self.command, *self.args]))
+        return describe_run(self.title, self.command, self.args)
 
     @property
     def is_live(self) -> bool:
         return self.ended_at is None
+
+
+def describe_run(title: str | None, command: str, args: Sequence[str]) -> str:
+    """Describe a run in one line: its title, or its command line without empty arguments."""
+    return title or " ".join(filter(None, [command, *args]))
 
 
 SESSION_SANDBOX_PREFIX = "session:"

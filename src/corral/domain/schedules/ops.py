@@ -160,7 +160,7 @@ def find_next_at(tx: Tx) -> int | None:
     return time
 
 
-def run(tx: Tx, id: str) -> Letter:
+def fire_now(tx: Tx, id: str) -> Letter:
     """Fire a schedule now, in addition to its rule; its next time does not change."""
     schedule = get(tx, id)
     if schedule.state in (ScheduleState.FINISHED, ScheduleState.CANCELLED):

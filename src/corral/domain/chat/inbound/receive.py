@@ -22,8 +22,7 @@ from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import AgentState
 from corral.domain.chat import queries, sql
-from corral.domain.chat.channels import ops, people, places
-from corral.domain.chat.channels import wirings as channels_wirings
+from corral.domain.chat.channels import ops, people, places, wirings
 from corral.domain.chat.conversations import ops as conversations
 from corral.domain.chat.inbound import moderation
 from corral.domain.chat.inbound.message import (
@@ -190,7 +189,7 @@ def preview_routes(
     A place that is not recorded yet (CHANNEL/ID) is covered by the wirings of its whole channel.
     """
     target = places.resolve_place(tx, place)
-    wirings = channels_wirings.list_covering(tx, target)
+    covering = wirings.list_covering(tx, target)
     followed = {
         conversation.agent_id for conversation in conversations.list_of_place(tx, target.id)
     }
@@ -198,9 +197,11 @@ def preview_routes(
     message = RoutingInput(
         check_text(text, "The text", max_bytes=MAX_TEXT), direct, mentioned, known
     )
-    return route_message(message, wirings, names=_list_active_names(tx, wirings), followed=followed)
+    return route_message(
+        message, covering, names=_list_active_names(tx, covering), followed=followed
+    )
 
 
-def _list_active_names(tx: Tx, wirings: list[Wiring]) -> dict[str, str]:
-    wired = [agents.get(tx, wiring.agent_id) for wiring in wirings]
+def _list_active_names(tx: Tx, covering: list[Wiring]) -> dict[str, str]:
+    wired = [agents.get(tx, wiring.agent_id) for wiring in covering]
     return {agent.id: agent.name for agent in wired if agent.state is AgentState.ACTIVE}
