@@ -205,7 +205,7 @@ def test_help_has_a_short_name(cli: Cli, path: list[str]) -> None:
 
 def test_schedule_is_created_changed_run_and_reviewed(cli: Cli) -> None:
     cli.json("agent", "create", "ada", "--provider", "scripted")
-    args = ("schedule", "task", "ada", "report", "--cron", "0 9 * * *", "--zone", "Europe/Berlin")
+    args = ("schedule", "prompt", "ada", "report", "--cron", "0 9 * * *", "--zone", "Europe/Berlin")
     result = cli.json(*args, "--script", "echo two mails", "--script-timeout", "5s")
     assert (result["script"], result["script_timeout_ms"], result["overlap"]) == (
         "echo two mails",
@@ -229,6 +229,6 @@ def test_schedule_is_created_changed_run_and_reviewed(cli: Cli) -> None:
     assert (edited["body"], edited["script"]) == ({"text": "short report"}, None)
     assert edited["next_at"] == result["next_at"]
     assert cli.json("schedule", "edit", result["id"], "--cron", "0 8 * * *")["rule"] == "0 8 * * *"
-    assert cli.error("schedule", "task", "unknown", "x", "--every", "1h")["exit_code"] == 3
-    assert cli.error("schedule", "task", "ada", "x")["exit_code"] == 2
+    assert cli.error("schedule", "prompt", "unknown", "x", "--every", "1h")["exit_code"] == 3
+    assert cli.error("schedule", "prompt", "ada", "x")["exit_code"] == 2
     assert cli.error("schedule", "edit", result["id"], "--cron", "x")["exit_code"] == 2

@@ -65,7 +65,7 @@ BAD_INPUT = {
         "Exactly one of",
     ),
     "a task without a rule": (
-        ["schedule", "task", "ada", "x"],
+        ["schedule", "prompt", "ada", "x"],
         2,
         "--in, --at, --every and --cron",
     ),

@@ -94,7 +94,7 @@ def test_task_of_a_replaced_session_wakes_its_successor(
     closed = store.mail.write("ben", "one", to="ada", wake=True).mailbox
     store.mail.drop(store.mail.list(mailbox=closed).items[0].id)
     session = closed.removeprefix("session:")
-    task = store.schedules.task("ada", "report", session=session, delay_ms=MINUTE)
+    task = store.schedules.prompt("ada", "report", session=session, delay_ms=MINUTE)
     store.sessions.close(session)
     successor = store.mail.write("ben", "two", to="ada", wake=True).mailbox
     store.mail.drop(store.mail.list(mailbox=successor).items[0].id)
@@ -103,7 +103,7 @@ def test_task_of_a_replaced_session_wakes_its_successor(
     assert letter.mailbox == successor
     store.internal.chat.start_turns()
     (quote,) = quotes_in(runner.prompt(runner.begin()))
-    assert (quote.source, quote.text) == (f"scheduled task {task.id}", "report")
+    assert (quote.source, quote.text) == (f"scheduled prompt {task.id}", "report")
 
 
 def test_scheduled_letter_to_a_closed_session_notifies_its_sender(

@@ -106,7 +106,7 @@ def fill_chat(store: Corral) -> None:
     store.wirings.add("ada", channel="ünï")
     store.mail.write("ada", "☃", to="agent:ada")
     store.host_requests.ask("ada", "secret", {"name": "wanted", "reason": "☃"}, key="k")
-    store.schedules.run(store.schedules.task("ada", "☃", cron="0 9 * * *", script="true").id)
+    store.schedules.run(store.schedules.prompt("ada", "☃", cron="0 9 * * *", script="true").id)
     for sender in ("eve", "mallory"):
         event = IncomingEvent(event_id=sender, place="room", sender=sender, text="☃", files=[])
         if sender == "eve":

@@ -15,7 +15,7 @@ class Schedules(Resource):
     noun = "schedule"
 
     create = write(ops.create_schedule, actor=("sender",))
-    task = write(scheduled_prompts.add_scheduled_prompt, actor=("agent",))
+    prompt = write(scheduled_prompts.add_scheduled_prompt, actor=("agent",))
     edit = write(schedules_edit.edit_schedule, repeatable=True, in_run="edit_schedule")
     get = read(ops.get)
     list = read(ops.list_schedules, mode="one")

@@ -203,7 +203,7 @@ CREATE TABLE host_requests (
     run_id {key},                       -- run that requested it; null: not known
     session_id {key},                   -- session that requested it; null: not known
     key {key},                          -- idempotency key, unique per agent
-    action {key} NOT NULL,              -- requested action: create_agent, schedule_task …
+    action {key} NOT NULL,              -- requested action: create_agent, schedule_prompt …
     arguments {json} NOT NULL,          -- arguments of the action; never the value of a secret
     effect TEXT NOT NULL,               -- complete description of the effect, as shown to the approvers
     question_id {key},                  -- question to the approvers; null: decided by a rule
