@@ -1,7 +1,7 @@
 """The records of chat.
 
 A channel is a connected chat platform. A place is one chat on it. A sender is an account on it, and
-a person is the human behind one or more accounts. A wiring makes an agent listen in places; a
+a person is the human behind one or more senders. A wiring makes an agent listen in places; a
 destination allows it to send to a place.
 
 An inbound message is stored once, under the platform's event id, together with the routes that it
@@ -140,7 +140,7 @@ class Place(msgspec.Struct, frozen=True):
         return self.name or self.platform_id
 
 
-# -- people and their accounts --------------------------------------------------------------------
+# -- people and their senders ---------------------------------------------------------------------
 
 
 class PersonRole(StrEnum):
@@ -407,7 +407,7 @@ class Message(msgspec.Struct, frozen=True):
     reply_to: str | None
     """The platform's id of the message that it answers, edits or reacts to."""
     sender_id: str | None
-    """Inbound: the account that wrote it."""
+    """Inbound: the sender that wrote it."""
     agent_id: str | None
     """Outbound: the agent that sent it; None: Corral itself."""
     run_id: str | None

@@ -1,6 +1,6 @@
 """Delegations: a task or a text that an agent or a person hands to an agent, and its result.
 
-Both sides receive messages: the agent when work is delegated or taken away, the sender when the
+Both sides receive letters: the agent when work is delegated or taken away, the sender when the
 delegation ends, whatever the outcome.
 """
 

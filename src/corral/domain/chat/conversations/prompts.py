@@ -64,11 +64,11 @@ def build_prompt(tx: Tx, conversation: Conversation, letters: Sequence[Letter]) 
     """Build the prompt of a chat turn with these letters."""
     sections: list[tuple[str, list[PromptPart]]]
     sections = [
-        (f"{message.id}:told", [quote])
+        (f"{message.id}:prompt", [quote])
         for message, quote in _load_context(tx, conversation, letters)
     ]
     sections += [
-        (f"{letter.id}:told", quote_letter(tx, conversation, letter)) for letter in letters
+        (f"{letter.id}:prompt", quote_letter(tx, conversation, letter)) for letter in letters
     ]
     if (
         len(sections) == 1
@@ -95,7 +95,7 @@ def _find_direct_prompt(tx: Tx, conversation: Conversation, letter: Letter) -> s
 
     In a session of one direct chat, the agent works for the person there: a single message of
     theirs is the prompt, as with `corral run`. Everything else in such a session is quoted, also a
-    message that contains a fence line or has files.
+    message that contains a block marker or has files.
     """
     chat = parse_chat(letter)
     if chat is None or not chat.direct or chat.files or conversation.place_id != chat.place:

@@ -25,7 +25,7 @@ from corral.kernel.errors import Refused
 from corral.kernel.ids import parse_number
 
 MAX_HELD = 1_000
-"""Held messages of one account, or of one place."""
+"""Held messages of one sender, or of one place."""
 MAX_AGENT_OPTIONS = 15
 MAX_EXCERPT = 200
 YES, NO, NOBODY = "yes", "no", "nobody"

@@ -254,8 +254,10 @@ def _decode_event_row(row: tuple[Any, ...]) -> tuple[Channel, Place | None, Send
 
 @lru_cache(512)
 def _decode_audience(rows: tuple[tuple[Any, ...], ...]) -> Audience:
-    """Decode the listeners of a place; an agent's wiring of the place overrides its channel-wide
-    one."""
+    """Decode the listeners of a place.
+
+    An agent's wiring of the place overrides its wiring of the whole channel.
+    """
     decoded = []
     for row in rows:
         name, destination, session_id = row[_WIRING_END:]

@@ -102,6 +102,7 @@ def mark_undelivered(tx: Tx, letter: Letter, message: str, reason: str) -> None:
 
 
 def close_message(tx: Tx, message: str, verb: str, reason: str | None, ids: list[str]) -> Message:
+    """Move a message to its final state, with the platform's ids of what was sent."""
     return transition(
         tx,
         sql.MESSAGES,
