@@ -177,19 +177,19 @@ def append(
     agent of the session, unless `agent` names another. A turn writes no event.
     """
     new = NewTurn(
-        role,
-        content,
-        key,
-        tool_call_id,
-        tool_name,
-        arguments,
-        result,
-        is_error,
-        input_tokens,
-        output_tokens,
-        agent,
-        run,
-        meta,
+        role=role,
+        content=content,
+        key=key,
+        tool_call_id=tool_call_id,
+        tool_name=tool_name,
+        arguments=arguments,
+        result=result,
+        is_error=is_error,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        agent=agent,
+        run=run,
+        meta=meta,
     )
     row = encode_turn(new)
     id = resolve_id(tx, session)
