@@ -12,7 +12,7 @@ from corral.kernel.errors import Held, Invalid, Refused
 from tests.support.fake_channels import Chat, Runner
 from tests.support.grouped_cases import each_case
 from tests.support.prompt_parser import quotes_in, texts_in
-from tests.support.store import list_events, raises_without_change, rows, unchanged
+from tests.support.store import list_events, raises_without_change, rows, unchanged, write
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -76,7 +76,7 @@ def test_script_of_a_deleted_session_fails_without_blocking_others(
     store.agents.create("ada", provider="scripted")
     schedule = create_daily_prompt(store, script="true")
     session = schedule.mailbox.removeprefix("session:")
-    store._database.write(lambda tx: retention.delete_batch(tx, session))
+    write(store, lambda tx: retention.delete_batch(tx, session))
     fire_next(store, clock)
     while (retry_at := store.schedules.next_script()) is not None:  # a failed script is retried
         clock.at = max(clock.at, retry_at)

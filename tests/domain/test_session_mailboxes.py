@@ -13,7 +13,7 @@ from tests.support.cli_runner import Cli
 from tests.support.fake_channels import Runner
 from tests.support.grouped_cases import each_case
 from tests.support.prompt_parser import quotes_in
-from tests.support.store import list_events, raises_without_change
+from tests.support.store import list_events, raises_without_change, write
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -84,7 +84,7 @@ def test_put_last_stands_behind_the_letters_of_the_successor(
 ) -> None:
     closed, successor = create_successor(store)
     later = store.mail.put(successor, "waits", due_at=clock.now() + SECOND)
-    last = store._database.write(lambda tx: mail.put_last(tx, closed, "last"))
+    last = write(store, lambda tx: mail.put_last(tx, closed, "last"))
     assert (last.mailbox, last.queue_at) == (successor, later.queue_at)
 
 
