@@ -96,7 +96,7 @@ def test_agent_waits_for_a_file(tmp_path: Path) -> None:
 
 
 def test_fence_lines_of_a_prompt_are_not_answered() -> None:
-    prompt = render([Quote("scheduled task sch_1", "say hi; say there")])
+    prompt = render([Quote("scheduled prompt sch_1", "say hi; say there")])
     assert run(stdin=prompt).stdout == "hi\nthere\n"
 
 

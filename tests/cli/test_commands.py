@@ -207,7 +207,7 @@ def test_schedule_is_created_changed_run_and_reviewed(cli: Cli) -> None:
     cli.json("agent", "create", "ada", "--provider", "scripted")
     args = (
         "schedule",
-        "task",
+        "prompt",
         "ada",
         "report",
         "--cron",
@@ -238,6 +238,6 @@ def test_schedule_is_created_changed_run_and_reviewed(cli: Cli) -> None:
     assert (edited["body"], edited["script"]) == ({"text": "short report"}, None)
     assert edited["next_at"] == result["next_at"]
     assert cli.json("schedule", "edit", result["id"], "--cron", "0 8 * * *")["rule"] == "0 8 * * *"
-    assert cli.error("schedule", "task", "unknown", "x", "--every", "1h")["exit_code"] == 3
-    assert cli.error("schedule", "task", "ada", "x")["exit_code"] == 2
+    assert cli.error("schedule", "prompt", "unknown", "x", "--every", "1h")["exit_code"] == 3
+    assert cli.error("schedule", "prompt", "ada", "x")["exit_code"] == 2
     assert cli.error("schedule", "edit", result["id"], "--cron", "x")["exit_code"] == 2

@@ -66,7 +66,7 @@ BAD_INPUT = {
         "Exactly one of",
     ),
     "task without a rule": (
-        ["schedule", "task", "ada", "x"],
+        ["schedule", "prompt", "ada", "x"],
         2,
         "--in, --at, --every and --cron",
     ),

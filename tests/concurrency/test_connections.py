@@ -14,6 +14,7 @@ from corral.db.tx import Tx
 from corral.domain.mail import ops as mail
 from corral.kernel.errors import Refused
 from tests.support.postgres_server import PostgresServer
+from tests.support.store import read, write
 from tests.support.store_urls import wait_until_alone
 from tests.support.threads import SECONDS, Racer
 
@@ -82,7 +83,7 @@ def test_connection_in_use_while_the_store_closes_is_closed_on_return(
         reading.set()
         assert closed.wait(SECONDS)
 
-    reader = Racer(lambda: store._database.read(read_slowly))
+    reader = Racer(lambda: read(store, read_slowly))
     assert reading.wait(SECONDS)
     store.close()
     closed.set()
@@ -100,7 +101,7 @@ def test_close_waits_for_the_writer_and_rejects_new_writes(url: str) -> None:
         inside.set()
         assert go.wait(SECONDS)
 
-    writer = Racer(lambda: store._database.write(put))
+    writer = Racer(lambda: write(store, put))
     assert inside.wait(SECONDS)
     closing = Racer(store.close)
     while store._database.unusable is None:
@@ -121,10 +122,10 @@ def test_waiting_writer_does_not_reopen_a_closed_store(tmp_path: Path) -> None:
         inside.set()
         assert go.wait(SECONDS)
 
-    reader = Racer(lambda: store._database.read(wait))
+    reader = Racer(lambda: read(store, wait))
     assert inside.wait(SECONDS)
     inside.clear()
-    writer = Racer(lambda: store._database.write(wait))
+    writer = Racer(lambda: write(store, wait))
     assert inside.wait(SECONDS)
     closing = Racer(store.close)
     while store._database.unusable is None:

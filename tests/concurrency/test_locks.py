@@ -59,7 +59,6 @@ def test_waiting_processes_hold_overlapping_paths_one_at_a_time_in_order(
     with corral.open(url) as store:
         assert store.locks.list().items == []
         check_store(store)
-    print("holds of each process:", [len(worker) for worker in by_worker])
 
 
 def test_one_of_sixteen_concurrent_acquires_succeeds(store: Corral, tmp_path: Path) -> None:

@@ -42,7 +42,6 @@ def test_processes_on_one_queue_ack_every_letter_once(url: str) -> None:
     with corral.open(url) as store:
         assert Counter(body for bodies in acked for body in bodies) == Counter(range(90))
         assert store.mail.list(mailbox="queue:work").items == []
-        print("acked by each process:", [len(bodies) for bodies in acked])
         check_store(store)
 
 
@@ -82,7 +81,6 @@ def test_ordered_mailbox_has_one_owner_at_a_time_and_keeps_its_order(url: str) -
             event.subject for event in store.events.after(limit=1_000).items if event.verb == "ack"
         ]
         assert acks == [f"let_{number + 1}" for number in range(letters)]
-        print("held by each process:", [len(worker) for worker in by_worker])
         check_store(store)
 
 

@@ -29,7 +29,7 @@ from corral.kernel.exit_status import ExitStatus
 from tests.support.concurrent_transactions import meanwhile
 from tests.support.fake_channels import Chat
 from tests.support.run_factories import held, queued, running
-from tests.support.store import rows
+from tests.support.store import rows, write
 
 
 def test_stop_concurrent_with_acquire_is_applied(store: Corral) -> None:
@@ -140,9 +140,7 @@ def test_delegation_finished_while_its_project_is_deleted_is_reported(
 
 def test_letter_acked_while_its_alert_is_removed_stays_done(store: Corral) -> None:
     alert = store.alerts.add(["failed"], target_kind="command", target="true")
-    first, second = (
-        store._database.write(partial(_raise_alert, subject=f"run_{n}")) for n in (1, 2)
-    )
+    first, second = (write(store, partial(_raise_alert, subject=f"run_{n}")) for n in (1, 2))
     (letter,) = store.mail.claim(alert.mailbox, owner="alert_sender")
     remove = partial(store.alerts.remove, alert.id)
     assert meanwhile(store, lambda tx: mail.ack(tx, letter), remove).result().state == "removed"
@@ -198,7 +196,7 @@ def test_session_reopened_while_pruning_is_kept(store: Corral, clock: ManualCloc
 def test_concurrent_imports_of_a_conversation_create_one_session(store: Corral) -> None:
     head = TranscriptHead("conversation")
     begin = partial(imports.begin_transcript, source="claude", path="/srv/a.jsonl", head=head)
-    second = meanwhile(store, begin, lambda: store._database.write(begin, repeatable=True))
+    second = meanwhile(store, begin, lambda: write(store, begin, repeatable=True))
     (session,) = store.sessions.list().items
     record = second.result()
     assert record is not None

@@ -56,7 +56,6 @@ def test_concurrent_workers_finish_a_graph_without_duplicate_claims(
     claims = [claim for worker_claims in results for claim in worker_claims]
     assert sorted(key for key, _ in claims) == sorted(f"k{n}" for n in range(TASKS))
     assert {fence for _, fence in claims} == {1}
-    print("tasks of each worker:", [len(claims) for claims in results])
     with corral.open(url) as store:
         check_counts(store)
         check_store(store)

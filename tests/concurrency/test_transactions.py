@@ -11,6 +11,7 @@ from corral.domain.mail import ops as mail
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Invalid
 from tests.support.invariants import check_store
+from tests.support.store import read
 from tests.support.threads import SECONDS, Racer
 
 NAME = "mail.max_attempts"
@@ -126,4 +127,4 @@ def test_schema_version_can_be_read_during_a_read(store: Corral) -> None:
     def ask_while_reading(tx: Tx) -> int:
         return Racer(store.db.schema_version).result()
 
-    assert store._database.read(ask_while_reading) == store.db.schema_version()
+    assert read(store, ask_while_reading) == store.db.schema_version()

@@ -52,6 +52,7 @@ from tests.support.large_store import fill
 from tests.support.query_plans import Plan, postgres_plan, sqlite_plan
 from tests.support.run_factories import held, next_queued, queued, run_spec, running
 from tests.support.statement_trace import Call, trace_statements
+from tests.support.store import read, write
 
 Operation = Callable[[Corral], object]
 
@@ -234,7 +235,7 @@ def acquire_queued_run(store: Corral) -> Operation:
 
 def delete_ended_run(store: Corral) -> Operation:
     id = store.internal.runs.end(running(store), ExitStatus(exit_code=0)).id
-    return lambda store: store._database.write(lambda tx: deletion.delete_run(tx, id))
+    return lambda store: write(store, lambda tx: deletion.delete_run(tx, id))
 
 
 def after_task(verb: str, *arguments: Any) -> Operation:
@@ -428,15 +429,15 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"rounds_needing_driver"},
     ),
     "races, whether an attempt waits for a run": (
-        lambda c: c._database.read(lambda tx: run_lookup.has_attempt(tx, "run_300")),
+        lambda c: read(c, lambda tx: run_lookup.has_attempt(tx, "run_300")),
         {"attempts_of_run"},
     ),
     "races, a round is taken": (
-        lambda c: c._database.write(lambda tx: round_steps.acquire_round(tx, ROUND, "driver:x")),
+        lambda c: write(c, lambda tx: round_steps.acquire_round(tx, ROUND, "driver:x")),
         {"rounds_pkey", "attempts_by_round", "verdicts_by_round"},
     ),
     "races, worktrees that are there": (
-        lambda c: c._database.read(lambda tx: queries.list_with_worktree(tx, limit=5)),
+        lambda c: read(c, lambda tx: queries.list_with_worktree(tx, limit=5)),
         {"attempts_with_worktree"},
     ),
     "tasks.get by its key": (lambda c: c.tasks.get("k9"), {*TASK, "tasks_by_key"}),
@@ -489,9 +490,9 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"runs_by_project_state"},
     ),
     "runs.list of a session": (lambda c: c.runs.list(session=SESSION), {"runs_by_session"}),
-    "runs with a recorded process": (lambda c: c._database.read(runs.list_active), {"runs_live"}),
+    "runs with a recorded process": (lambda c: read(c, runs.list_active), {"runs_live"}),
     "runs, room for more": (
-        lambda c: c._database.read(lambda tx: dispatch.count_free_slots(tx, host="h")),
+        lambda c: read(c, lambda tx: dispatch.count_free_slots(tx, host="h")),
         {"nodes_name_boot_id_key", "runs_pkey", "settings_pkey"},
     ),
     "nodes.daemon_of": (lambda c: c.nodes.daemon_of("h"), {"nodes_name_boot_id_key"}),
@@ -502,7 +503,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"launches_pkey", "nodes_name_boot_id_key", "projects_pkey", "runs_pkey"},
     ),
     "runs, ended long ago": (
-        lambda c: c._database.write(lambda tx: runs.PRUNABLE.list_keys(tx, before=tx.now, limit=5)),
+        lambda c: write(c, lambda tx: runs.PRUNABLE.list_keys(tx, before=tx.now, limit=5)),
         {"runs_ended"},
     ),
     "mail.put": (lambda c: c.mail.put("agent:busy", 1), {"its queue position"}),
@@ -511,33 +512,29 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"letters_by_key", "its queue position"},
     ),
     "mail.claim": (
-        lambda c: c._database.write(lambda tx: mail.claim_letters(tx, "queue:busy", owner="o")),
+        lambda c: write(c, lambda tx: mail.claim_letters(tx, "queue:busy", owner="o")),
         {"letters_queue", "letters_pkey"},
     ),
     "mail.claim in order": (
-        lambda c: c._database.write(lambda tx: mail.claim_letters(tx, "agent:busy", owner="o")),
+        lambda c: write(c, lambda tx: mail.claim_letters(tx, "agent:busy", owner="o")),
         {"letters_queue", "letters_started", "letters_pkey"},
     ),
     "mail.claim of many in order": (
-        lambda c: c._database.write(
-            lambda tx: mail.claim_letters(tx, "agent:busy", owner="o", limit=10)
-        ),
+        lambda c: write(c, lambda tx: mail.claim_letters(tx, "agent:busy", owner="o", limit=10)),
         {"letters_queue", "letters_started", "letters_pkey"},
     ),
     # Added since PostgreSQL last gathered statistics, however many there are now.
     "mail.claim from a mailbox without statistics": (
-        lambda c: c._database.write(lambda tx: mail.claim_letters(tx, "queue:new", owner="o")),
+        lambda c: write(c, lambda tx: mail.claim_letters(tx, "queue:new", owner="o")),
         {"letters_queue", "letters_pkey"},
     ),
     "mail.claim in order from a mailbox without statistics": (
-        lambda c: c._database.write(lambda tx: mail.claim_letters(tx, "agent:new", owner="o")),
+        lambda c: write(c, lambda tx: mail.claim_letters(tx, "agent:new", owner="o")),
         {"letters_queue", "letters_started", "letters_pkey"},
     ),
     "mail.next_due": (lambda c: c.mail.next_due("agent:busy"), {"letters_queue"}),
     "mail.put_last": (
-        lambda c: c._database.read(
-            lambda tx: tx.value(mail_sql.LAST_POSITION, mailbox="agent:busy")
-        ),
+        lambda c: read(c, lambda tx: tx.value(mail_sql.LAST_POSITION, mailbox="agent:busy")),
         {"letters_queue"},
     ),
     "mail.get": (lambda c: c.mail.get("let_5"), {"letters_pkey"}),
@@ -600,7 +597,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         },
     ),
     "chat, requested secrets": (
-        lambda c: c._database.read(requests.list_waiting_secrets),
+        lambda c: read(c, requests.list_waiting_secrets),
         {"host_requests_waiting"},
     ),
     "schedules.next_script": (lambda c: c.schedules.next_script(), {"letters_queue"}),
@@ -672,7 +669,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"outputs_open"},
     ),
     "outputs.clear_deleted": (
-        lambda c: c._database.read(lambda tx: outputs.list_uncleared(tx, host="host1")),
+        lambda c: read(c, lambda tx: outputs.list_uncleared(tx, host="host1")),
         {"outputs_uncleared"},
     ),
     "outputs.log": (lambda c: c.outputs.log("run_7", "info", "x"), set()),
@@ -808,7 +805,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "sessions.handoffs": (lambda c: c.sessions.handoffs(SESSION), {"handoffs_pkey"}),
     "sessions.retros": (lambda c: c.sessions.retros(SESSION), {"sessions_pkey", "retros_pkey"}),
     "locks.acquire": (
-        lambda c: c._database.write(lambda tx: locks.acquire(tx, RUNS_PROJECT, "src/new/x", "ada")),
+        lambda c: write(c, lambda tx: locks.acquire(tx, RUNS_PROJECT, "src/new/x", "ada")),
         {"projects_pkey", "locks_live", "locks_of_owner"},
     ),
     "locks.holders": (
@@ -820,30 +817,28 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"projects_pkey", "locks_live"},
     ),
     "locks.list": (
-        lambda c: c._database.read(lambda tx: lock_queries.list_live(tx, limit=5)),
+        lambda c: read(c, lambda tx: lock_queries.list_live(tx, limit=5)),
         {"locks_live"},
     ),
     "locks.list of a project": (
-        lambda c: c._database.read(
-            lambda tx: lock_queries.list_live(tx, project=RUNS_PROJECT, limit=5)
-        ),
+        lambda c: read(c, lambda tx: lock_queries.list_live(tx, project=RUNS_PROJECT, limit=5)),
         {"projects_pkey", "locks_live"},
     ),
     "locks.list all": (
-        lambda c: c._database.read(lambda tx: lock_queries.list_all(tx, limit=5)),
+        lambda c: read(c, lambda tx: lock_queries.list_all(tx, limit=5)),
         {"locks_pkey"},
     ),
     "locks.list all of a project": (
-        lambda c: c._database.read(lambda tx: lock_queries.list_all(tx, project=RUNS_PROJECT)),
+        lambda c: read(c, lambda tx: lock_queries.list_all(tx, project=RUNS_PROJECT)),
         {"projects_pkey", "locks_by_project"},
     ),
     "locks.list of an owner": (
-        lambda c: c._database.read(lambda tx: lock_queries.list_of_owner(tx, "a400", limit=5)),
+        lambda c: read(c, lambda tx: lock_queries.list_of_owner(tx, "a400", limit=5)),
         {"locks_of_owner"},
     ),
-    "locks, whether any is due": (lambda c: c._database.read(locks.has_expired), {"locks_due"}),
+    "locks, whether any is due": (lambda c: read(c, locks.has_expired), {"locks_due"}),
     "locks of a run": (
-        lambda c: c._database.read(lambda tx: lock_heartbeat.has_locks(tx, "run_100")),
+        lambda c: read(c, lambda tx: lock_heartbeat.has_locks(tx, "run_100")),
         {"locks_of_run"},
     ),
     "locks.touch": (
@@ -860,11 +855,11 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "projects.containing": (lambda c: c.projects.containing("/srv/7/src/x"), {"projects_dir_key"}),
     "projects near a path": (
-        lambda c: c._database.read(lambda tx: projects.list_overlapping(tx, "/srv/7/src/x")),
+        lambda c: read(c, lambda tx: projects.list_overlapping(tx, "/srv/7/src/x")),
         {"projects_dir_key"},
     ),
     "search.find of a rare word": (
-        lambda c: c._database.read(lambda tx: search.find(tx, "zebra")),
+        lambda c: read(c, lambda tx: search.find(tx, "zebra")),
         {"passages_pkey", "passages_words"},
     ),
     "search.index_turns": (
@@ -894,21 +889,19 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "questions.next_due": (lambda c: c.questions.next_due(), {"questions_due"}),
     "questions.list": (
-        lambda c: c._database.read(lambda tx: questions.list_questions(tx)),
+        lambda c: read(c, lambda tx: questions.list_questions(tx)),
         {"questions_open"},
     ),
     "questions.list all": (
-        lambda c: c._database.read(lambda tx: questions.list_questions(tx, all=True)),
+        lambda c: read(c, lambda tx: questions.list_questions(tx, all=True)),
         {"questions_pkey"},
     ),
     "questions.list of an asker": (
-        lambda c: c._database.read(lambda tx: questions.list_questions(tx, asker="agent:a5")),
+        lambda c: read(c, lambda tx: questions.list_questions(tx, asker="agent:a5")),
         {"questions_open_by_asker"},
     ),
     "questions.list all of an asker": (
-        lambda c: c._database.read(
-            lambda tx: questions.list_questions(tx, asker="agent:a5", all=True)
-        ),
+        lambda c: read(c, lambda tx: questions.list_questions(tx, asker="agent:a5", all=True)),
         {"questions_by_asker"},
     ),
     "decisions.record": (
@@ -930,17 +923,15 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "decisions.next_due": (lambda c: c.decisions.next_due(), {"decisions_due"}),
     "decisions.list": (
-        lambda c: c._database.read(lambda tx: decisions.list_decisions(tx)),
+        lambda c: read(c, lambda tx: decisions.list_decisions(tx)),
         {"decisions_pkey"},
     ),
     "decisions.list proposed": (
-        lambda c: c._database.read(lambda tx: decisions.list_decisions(tx, proposed=True)),
+        lambda c: read(c, lambda tx: decisions.list_decisions(tx, proposed=True)),
         {"decisions_proposed"},
     ),
     "decisions.list of a project": (
-        lambda c: c._database.read(
-            lambda tx: decisions.list_decisions(tx, project=RUNS_PROJECT, limit=5)
-        ),
+        lambda c: read(c, lambda tx: decisions.list_decisions(tx, project=RUNS_PROJECT, limit=5)),
         {"decisions_by_project"},
     ),
     "groups.post": (
@@ -1002,31 +993,31 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         ARRIVAL | LISTENING | {"messages_pkey"},
     ),
     "messages, what is behind": (
-        lambda c: c._database.read(reconciliation.list_stale),
+        lambda c: read(c, reconciliation.list_stale),
         {"messages_queued"},
     ),
     "chat, conversations with a run": (
-        lambda c: c._database.read(chat_turns.list_busy),
+        lambda c: read(c, chat_turns.list_busy),
         {"conversations_busy"},
     ),
     "chat, conversation of a session": (
-        lambda c: c._database.read(lambda tx: conversations.find_conversation(tx, SESSION)),
+        lambda c: read(c, lambda tx: conversations.find_conversation(tx, SESSION)),
         {"conversations_pkey"},
     ),
     "chat, outcomes of a sandboxed session": (
-        lambda c: c._database.read(lambda tx: sandbox_bridge.collect_outcomes(tx, SESSION)),
+        lambda c: read(c, lambda tx: sandbox_bridge.collect_outcomes(tx, SESSION)),
         {"sandbox_outcomes_of_session"},
     ),
     "chat, next messages of a run": (
-        lambda c: c._database.read(lambda tx: long_running.has_next(tx, "run_401")),
+        lambda c: read(c, lambda tx: long_running.has_next(tx, "run_401")),
         {"letters_queue", "letters_started", "letters_pkey", "conversations_busy"},
     ),
     "mail, stalled mailboxes": (
-        lambda c: c._database.read(lambda tx: letters.list_stalled(tx, before=0)),
+        lambda c: read(c, lambda tx: letters.list_stalled(tx, before=0)),
         {"letters_queue", "letters_started", "letters_pkey"},
     ),
     "chat, places with letters": (
-        lambda c: c._database.read(lambda tx: letters.list_mailboxes(tx, "place")),
+        lambda c: read(c, lambda tx: letters.list_mailboxes(tx, "place")),
         {"letters_queue"},
     ),
     "chat, places with unconfirmed letters": (

@@ -31,6 +31,7 @@ from corral.kernel.redaction_policy import Policy
 from corral.services.store.declarations import find_declarations
 from tests.support.fake_keys import KEY
 from tests.support.statements import statements
+from tests.support.store import write
 
 # An unlisted type counts as text, so that a new type needs a decision.
 NOT_TEXT = {"INTEGER", "BLOB", "integer", "bigint", "bytea", "xid8", "tsvector"}
@@ -176,7 +177,7 @@ def test_secret_is_redacted_whatever_the_parameter_name(store: Corral) -> None:
     session = store.sessions.open(title="a title")
     for name in ("title", "id", "cursor", "created_at", "key"):
         rename = Statement(f"UPDATE sessions SET title = :{name} WHERE id = '{session.id}'")
-        store._database.write(lambda tx, name=name, sql=rename: tx.run(sql, **{name: f"see {KEY}"}))
+        write(store, lambda tx, name=name, sql=rename: tx.run(sql, **{name: f"see {KEY}"}))
         assert store.sessions.get(session.id).title == "see [redacted]"
 
 
@@ -185,7 +186,7 @@ def test_secret_is_rejected_whatever_the_parameter_name(store: Corral) -> None:
     for name in ("name", "id", "cursor", "created_at", "body"):
         rename = Statement(f"UPDATE agents SET name = :{name} WHERE id = '{agent.id}'")
         with pytest.raises(Invalid) as caught:
-            store._database.write(lambda tx, name=name, sql=rename: tx.run(sql, **{name: KEY}))
+            write(store, lambda tx, name=name, sql=rename: tx.run(sql, **{name: KEY}))
         assert caught.value.details["field"] == "name"
     assert store.agents.get(agent.id).name == "ada"
 
@@ -196,7 +197,7 @@ def test_parameter_of_unknown_use_is_not_stored(store: Corral) -> None:
         SELECT 'ses_1', 1, given.text, 0 FROM (SELECT :text AS text) AS given
     """)
     with pytest.raises(LookupError, match="No redaction policy for text"):
-        store._database.write(lambda tx: tx.run(statement, text='"x"'))
+        write(store, lambda tx: tx.run(statement, text='"x"'))
 
 
 def test_policy_of_the_statement_takes_precedence() -> None:

@@ -41,7 +41,7 @@ def run_turn(store: Corral, runner: Runner) -> None:
     store.internal.chat.prepare_sandbox(str(run.session_id))
     agent = FakeSandboxAgent(store, run)
     (row,) = agent.pending()
-    number = row["content"]["said"].rpartition("say ")[2]
+    number = row["content"]["original_text"].rpartition("say ")[2]
     agent.say(f"about {number}")
     store.internal.chat.sync_sandbox(run.id)
     agent.answer(f"you wrote {number}")

@@ -194,7 +194,9 @@ def test_occurrence_with_a_script_is_put_or_skipped_exactly_once(
     def create(store: Corral, world: World) -> None:
         store.agents.create("ada", provider="scripted")
         for name, script in (("put", "echo new mail"), ("skipped", "exit 77")):
-            store.schedules.task("ada", name, every_ms=20 * MINUTE, script=script, overlap="allow")
+            store.schedules.prompt(
+                "ada", name, every_ms=20 * MINUTE, script=script, overlap="allow"
+            )
 
     def check(store: Corral, world: World) -> None:
         for task in store.schedules.list().items:

@@ -219,7 +219,7 @@ def test_daemon_starts_turns_in_a_store_without_channels(
 ) -> None:
     monkeypatch.setattr(dispatch, "start_queued", lambda database: [])
     store.agents.create("ada", provider="scripted")
-    store.schedules.task("ada", "report", every_ms=MINUTE)
+    store.schedules.prompt("ada", "report", every_ms=MINUTE)
     clock.advance(2 * MINUTE)
     store.schedules.fire_due()
     assert ChatLoop().run_once(store) == 1

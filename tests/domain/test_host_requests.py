@@ -170,11 +170,11 @@ def test_ask_is_idempotent_by_key_and_limited_per_agent(store: Corral, ada: str)
         ("create_agent", {"name": "x", "instructions": "y", "command": "rm"}),
         ("create_agent", {"name": "a b", "instructions": "y"}),
         ("create_agent", {"name": "x", "instructions": ""}),
-        ("schedule_task", {"text": "x"}),
-        ("schedule_task", {"text": "x", "cron": "x"}),
-        ("schedule_task", {"text": "x", "every_seconds": 1}),
-        ("schedule_task", {"text": "x", "cron": "0 9 * * *", "time_zone": "Nowhere"}),
-        ("change_task", {"task": "sch_1", "verb": "edit"}),
+        ("schedule_prompt", {"text": "x"}),
+        ("schedule_prompt", {"text": "x", "cron": "x"}),
+        ("schedule_prompt", {"text": "x", "every_seconds": 1}),
+        ("schedule_prompt", {"text": "x", "cron": "0 9 * * *", "time_zone": "Nowhere"}),
+        ("change_prompt", {"schedule": "sch_1", "verb": "edit"}),
         ("secret", {"name": "../x", "reason": "y"}),
         ("create_agent", {"name": "x", "instructions": "use sk-ant-api03-" + "a1B2" * 23}),
     ],
@@ -197,10 +197,10 @@ def test_withdrawing_a_request_closes_its_question(store: Corral, ada: str) -> N
     assert store.host_requests.get(request.id) == withdrawn
 
 
-# -- tasks and destinations -----------------------------------------------------------------------
+# -- scheduled prompts and destinations -----------------------------------------------------------
 
 
-def test_approved_scheduled_task_wakes_agent_in_its_session(
+def test_approved_scheduled_prompt_wakes_agent_in_its_session(
     store: Corral, ada: str, clock: ManualClock
 ) -> None:
     chat = Chat(store)
@@ -211,11 +211,11 @@ def test_approved_scheduled_task_wakes_agent_in_its_session(
     run = runner.begin()
     arguments = {"text": "Remind ann.", "cron": "0 9 * * *", "script": "./due.sh"}
     request = store.host_requests.ask(
-        ada, "schedule_task", arguments, run=run.id, session=route.session_id
+        ada, "schedule_prompt", arguments, run=run.id, session=route.session_id
     )
     assert "run this script on the host first:\n./due.sh" in request.effect
     approved = answer_request(store, request, "yes")
-    task = store.schedules.get(str((approved.result or {})["task"]))
+    task = store.schedules.get(str((approved.result or {})["schedule"]))
     assert (task.mailbox, task.script) == (f"session:{route.session_id}", "./due.sh")
     assert task.body["place"] == chat.place()
     (letter,) = [
@@ -226,17 +226,21 @@ def test_approved_scheduled_task_wakes_agent_in_its_session(
     assert letter.body["state"] == "done"
 
 
-def test_agent_changes_only_its_own_tasks_without_approval(store: Corral, ada: str) -> None:
-    own_task = store.schedules.task(ada, "x", cron="0 9 * * *")
+def test_agent_changes_only_its_own_prompts_without_approval(store: Corral, ada: str) -> None:
+    own_prompt = store.schedules.prompt(ada, "x", cron="0 9 * * *")
     store.agents.create("ben", command="cat")
-    foreign_task = store.schedules.task("ben", "x", cron="0 9 * * *")
+    foreign_prompt = store.schedules.prompt("ben", "x", cron="0 9 * * *")
     plain_schedule = store.schedules.create("agent:ada", "x", cron="0 9 * * *")
     for verb, state in (("pause", "paused"), ("resume", "active"), ("cancel", "cancelled")):
-        request = store.host_requests.ask(ada, "change_task", {"task": own_task.id, "verb": verb})
+        request = store.host_requests.ask(
+            ada, "change_prompt", {"schedule": own_prompt.id, "verb": verb}
+        )
         assert (request.state, (request.result or {})["state"]) == ("done", state)
-    for schedule in (foreign_task, plain_schedule):
+    for schedule in (foreign_prompt, plain_schedule):
         with raises_without_change(store, Refused):
-            store.host_requests.ask(ada, "change_task", {"task": schedule.id, "verb": "cancel"})
+            store.host_requests.ask(
+                ada, "change_prompt", {"schedule": schedule.id, "verb": "cancel"}
+            )
 
 
 def test_destination_needs_approval_of_people(store: Corral, ada: str) -> None:

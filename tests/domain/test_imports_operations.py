@@ -14,7 +14,7 @@ from tests.support import source_databases
 from tests.support.grouped_cases import Cases, each_case
 from tests.support.invariants import check_store
 from tests.support.run_factories import add_run, queued, recorded
-from tests.support.store import rows, unchanged
+from tests.support.store import rows, unchanged, write
 
 OPERATIONS: dict[str, Callable[[Corral, str], Any]] = {
     "next": lambda c, race: c.races.next(race),
@@ -115,7 +115,7 @@ def test_graph_with_a_cycle_from_an_early_import_can_be_shown(
     from corral.db.statement import Statement
 
     insert = f"INSERT INTO task_dependencies (task_id, depends_on_id) VALUES ('{a}', '{b}')"
-    store._database.write(lambda tx: tx.run(Statement(insert)))
+    write(store, lambda tx: tx.run(Statement(insert)))
     graph = store.tasks.graph(store.projects.by_dir("/srv/shop").id)
     assert len(graph.edges) == 3
     assert graph.critical_path == []

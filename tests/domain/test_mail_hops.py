@@ -79,7 +79,7 @@ def test_timer_beyond_the_hop_limit_is_refused(
     with pytest.raises(Refused):
         run_store.schedules.create(mailbox, "again", every_ms=MINUTE)
     with pytest.raises(Refused):
-        run_store.schedules.task("ada", "again", delay_ms=MINUTE)
+        run_store.schedules.prompt("ada", "again", delay_ms=MINUTE)
     store.timers.set(mailbox, "of a person", delay_ms=MINUTE)
 
 

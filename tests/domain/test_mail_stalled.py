@@ -4,14 +4,13 @@ from corral.api import Corral
 from corral.domain.mail.queries import list_stalled
 from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
 from corral.services.store.health import check_mailboxes
+from tests.support.store import read
 
 
 def list_stalled_mailboxes(store: Corral) -> list[str]:
     return [
         stalled_mailbox.mailbox
-        for stalled_mailbox in store._database.read(
-            lambda tx: list_stalled(tx, before=store.now() - HOUR)
-        )
+        for stalled_mailbox in read(store, lambda tx: list_stalled(tx, before=store.now() - HOUR))
     ]
 
 

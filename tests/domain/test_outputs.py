@@ -15,7 +15,7 @@ from corral.kernel.exit_status import ExitStatus
 from tests.support.errors import because
 from tests.support.output_samples import KEY, follow_all
 from tests.support.run_factories import add_run, running
-from tests.support.store import list_events, raises_without_change, rows, unchanged, walk
+from tests.support.store import list_events, raises_without_change, read, rows, unchanged, walk
 
 RUN = "run_1"
 
@@ -273,9 +273,9 @@ def test_files_on_another_host_are_left_to_that_host(store: Corral) -> None:
     store.outputs.delete(RUN)
     assert store.outputs.get(RUN).folder == "/srv/runs/run_1"
     assert store.internal.outputs.delete_record(RUN) is False
-    assert [
-        row.id for row in store._database.read(lambda tx: ops.list_uncleared(tx, host="far-away"))
-    ] == [RUN]
+    assert [row.id for row in read(store, lambda tx: ops.list_uncleared(tx, host="far-away"))] == [
+        RUN
+    ]
 
 
 def test_only_the_folder_of_the_run_is_removed(store: Corral, tmp_path: Path) -> None:

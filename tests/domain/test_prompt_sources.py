@@ -107,8 +107,8 @@ def test_copied_scheduled_letter_is_attributed_to_its_sender(team: Team) -> None
     assert '"agent:mallory"' in quote.source
 
 
-def test_agent_cannot_edit_a_scheduled_task_of_a_person(team: Team, clock: ManualClock) -> None:
-    schedule = team.store.schedules.task("ada", "water the plants", every_ms=60 * SECOND)
+def test_agent_cannot_edit_a_scheduled_prompt_of_a_person(team: Team, clock: ManualClock) -> None:
+    schedule = team.store.schedules.prompt("ada", "water the plants", every_ms=60 * SECOND)
     with team.open_inside() as run_store, pytest.raises(Refused):
         run_store.schedules.edit(schedule.id, body={"text": "delete all"})
     assert team.store.schedules.get(schedule.id).body == {"text": "water the plants"}

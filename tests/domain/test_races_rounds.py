@@ -23,7 +23,7 @@ from corral.domain.races.model import (
     Round,
 )
 from corral.domain.runs.model import Run
-from corral.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
+from corral.errors import Ambiguous, Conflict, Held, IllegalMove, Invalid, NotFound, Refused
 from corral.kernel.clock import MINUTE, ManualClock
 from tests.support.errors import because
 from tests.support.grouped_cases import each_case
@@ -381,11 +381,18 @@ def test_invalid_plan_is_rejected(
         start_race(store, tmp_path, **plan)
 
 
-@each_case("name", ["9", "2.1", "0", "att_", "", "x" * 500])
+@each_case("name", ["9", "2.1", "0", "att_x", "", "x" * 500])
 def test_unknown_attempt_raises_not_found(store: Corral, tmp_path: Path, name: str) -> None:
     race = start_race(store, tmp_path)
     with pytest.raises(NotFound, check=because("unknown_attempt")):
         _cancel(store, race.id, name)
+
+
+def test_ambiguous_prefix_of_an_attempt_lists_the_candidates(store: Corral, tmp_path: Path) -> None:
+    race = start_race(store, tmp_path)
+    with pytest.raises(Ambiguous) as raised:
+        store.races._cancel(race.id, "att_")
+    assert raised.value.details["candidates"] == [attempt.id for attempt in attempts(race)]
 
 
 def test_win_rates_have_confidence_intervals(store: Corral, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from corral.kernel.exit_status import ExitStatus
 from corral.services.runs import dispatch as starter
 from tests.support import run_factories
 from tests.support.run_factories import held, running
-from tests.support.store import unchanged
+from tests.support.store import read, unchanged, write
 from tests.support.threads import Racer
 
 Keep = Callable[[str], dict[str, Any]]
@@ -30,7 +30,7 @@ def queued(store: Corral, **fields: Any) -> Run:
 
 
 def claim(store: Corral, run: str, *, host: str) -> bool:
-    return store._database.write(lambda tx: dispatch.claim(tx, run, host=host))
+    return write(store, lambda tx: dispatch.claim(tx, run, host=host))
 
 
 @pytest.fixture
@@ -368,7 +368,7 @@ def test_claims_of_this_host_use_local_slots(store: Corral, offered_runs: list[s
     for run in (unpinned, pinned):
         assert claim(store, run.id, host=process.host())
     waiting = queued(store)
-    assert not store._database.read(lambda tx: dispatch.can_claim(tx, host=process.host()))
+    assert not read(store, lambda tx: dispatch.can_claim(tx, host=process.host()))
     assert claim(store, waiting.id, host="other-host")
 
 

@@ -26,7 +26,7 @@ from tests.support.run_factories import (
     stopping,
     without_supervisors,
 )
-from tests.support.store import raises_without_change, rows, shared_length, unchanged, walk
+from tests.support.store import raises_without_change, read, rows, shared_length, unchanged, walk
 
 LOCAL_HOST = "local"
 
@@ -58,9 +58,9 @@ def test_run_is_found_by_its_id_shortened_or_not(store: Corral) -> None:
 @each_case("id", ["", "a b", "prj_0", "ä", "a\0b", "\ud800", "x" * 1_000])
 def test_unknown_run_raises_not_found(store: Corral, id: str) -> None:
     queued(store)
-    for read in (store.runs.get, store.runs.get_launch, store.runs.samples):
+    for get in (store.runs.get, store.runs.get_launch, store.runs.samples):
         with pytest.raises((Invalid, NotFound)):
-            read(id)
+            get(id)
 
 
 def test_live_run_is_preferred_when_found_by_name(store: Corral) -> None:
@@ -259,15 +259,15 @@ def test_queued_runs_wait_for_their_due_time_and_host(store: Corral, clock: Manu
 def test_max_concurrent_limits_the_active_runs(store: Corral) -> None:
     store.settings.set("runs.max_concurrent", 2)
     first_run, second_run, third_run = (queued(store) for _ in range(3))
-    assert store._database.read(dispatch.count_free_slots) == 2
+    assert read(store, dispatch.count_free_slots) == 2
     started = store.internal.runs.acquire(first_run.id, held(1))
     store.internal.runs.acquire(second_run.id, held(2))
-    assert store._database.read(dispatch.count_free_slots) == 0
+    assert read(store, dispatch.count_free_slots) == 0
     with raises_without_change(store, NoRoom) as caught:
         store.internal.runs.acquire(third_run.id, held(3))
     assert "runs.max_concurrent" in caught.value.message
     store.internal.runs.request_stop(started.id)
-    assert store._database.read(dispatch.count_free_slots) == 0, "a stopping run uses its slot"
+    assert read(store, dispatch.count_free_slots) == 0, "a stopping run uses its slot"
     store.internal.runs.end(started, ExitStatus(signal=15))
     assert store.internal.runs.acquire(third_run.id, held(3)).state is RunState.STARTING
 
@@ -276,13 +276,13 @@ def test_max_concurrent_may_be_lower_than_the_active_runs(store: Corral) -> None
     for _ in range(3):
         running(store)
     store.settings.set("runs.max_concurrent", 1)
-    assert store._database.read(dispatch.count_free_slots) == 0
+    assert read(store, dispatch.count_free_slots) == 0
 
 
 def test_recorded_processes_use_no_slot(store: Corral) -> None:
     store.settings.set("runs.max_concurrent", 1)
     add_run(store, "running", mode="recorded")
-    assert store._database.read(dispatch.count_free_slots) == 1
+    assert read(store, dispatch.count_free_slots) == 1
 
 
 def test_requeued_run_may_start_on_another_host(store: Corral, clock: ManualClock) -> None:

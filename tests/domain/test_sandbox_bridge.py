@@ -72,7 +72,7 @@ def test_several_letters_become_ordered_rows_of_one_prompt(
         conversation.chat.says(text)
     ada = conversation.begin()
     assert [row["seq"] for row in ada.pending()] == [2, 4, 6]
-    assert [row["content"]["said"] for row in ada.pending()] == ["one", "two", "three"]
+    assert [row["content"]["original_text"] for row in ada.pending()] == ["one", "two", "three"]
     assert ada.prompt() == conversation.runner.prompt(ada.run)
     ada.answer("all")
     conversation.end(ada)
@@ -574,7 +574,7 @@ def test_lost_file_loses_no_letter_and_duplicates_no_answer(
     assert conversation.store.mail.get(letter).state == "waiting"
     clock.advance(6 * SECOND)
     ada = conversation.begin()
-    assert [row["content"]["said"] for row in ada.pending()] == ["say 2"]
+    assert [row["content"]["original_text"] for row in ada.pending()] == ["say 2"]
     ada.answer("answer 2")
     conversation.end(ada)
     assert conversation.shown() == ["answer 0", "answer 1", "answer 2"]

@@ -72,9 +72,9 @@ def test_agent_created_by_a_sandboxed_one_is_sandboxed(conversation: SandboxConv
 
 
 def test_host_request_from_sandbox_is_executed_once(conversation: SandboxConversation) -> None:
-    conversation.store.agents.grant("ada", "host:schedule_task")
+    conversation.store.agents.grant("ada", "host:schedule_prompt")
     ada = begin_turn(conversation)
-    request_action(ada, "schedule_task", text="look around", every_seconds=3600)
+    request_action(ada, "schedule_prompt", text="look around", every_seconds=3600)
     for _ in range(3):
         conversation.store.internal.chat.sync_sandbox(ada.run.id)
     assert len(conversation.store.schedules.list().items) == 1
@@ -84,9 +84,11 @@ def test_host_request_from_sandbox_is_executed_once(conversation: SandboxConvers
 def test_schedule_script_from_sandbox_is_rejected(
     conversation: SandboxConversation,
 ) -> None:
-    conversation.store.agents.grant("ada", "host:schedule_task")
+    conversation.store.agents.grant("ada", "host:schedule_prompt")
     ada = begin_turn(conversation)
-    id = request_action(ada, "schedule_task", text="x", every_seconds=3600, script="touch /tmp/out")
+    id = request_action(
+        ada, "schedule_prompt", text="x", every_seconds=3600, script="touch /tmp/out"
+    )
     assert conversation.store.internal.chat.sync_sandbox(ada.run.id).refused == 1
     assert "would run outside" in list_refusal_reasons(conversation.store)[0]
     assert ada.outcomes()[id] == "failed"
@@ -99,7 +101,7 @@ INVALID_REQUESTS: list[tuple[str, object]] = [
     ("create_agent", {"name": "ada", "instructions": "y"}),
     ("create_agent", ["name"]),
     ("destination", {"place": "plc_nowhere"}),
-    ("change_task", {"task": "sch_unknown", "verb": "cancel"}),
+    ("change_prompt", {"schedule": "sch_unknown", "verb": "cancel"}),
     ("secret", {"name": "x\0y", "reason": "z"}),
 ]
 

@@ -1,4 +1,4 @@
-"""Scheduled tasks of sessions: prompts, scripts, retries, manual runs and edits."""
+"""Scheduled prompts of sessions: scripts, retries, manual runs and edits."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from corral.kernel.errors import Held, Invalid, Refused
 from tests.support.fake_channels import Chat, Runner
 from tests.support.grouped_cases import each_case
 from tests.support.prompt_parser import quotes_in, texts_in
-from tests.support.store import list_events, raises_without_change, rows, unchanged
+from tests.support.store import list_events, raises_without_change, rows, unchanged, write
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -23,9 +23,9 @@ def runner(store: Corral) -> Runner:
     return Runner(store)
 
 
-def create_daily_task(store: Corral, text: str = "report", **options: object) -> Schedule:
+def create_daily_prompt(store: Corral, text: str = "report", **options: object) -> Schedule:
     fields = {"cron": "0 9 * * *", "time_zone": "Europe/Berlin", **options}
-    return store.schedules.task("ada", text, **fields)
+    return store.schedules.prompt("ada", text, **fields)
 
 
 def list_occurrences(store: Corral, schedule: Schedule) -> list[OccurrenceWithLetter]:
@@ -45,10 +45,10 @@ def fire_next(store: Corral, clock: ManualClock, *, scripts: int = 1) -> None:
 # -- without a script -----------------------------------------------------------------------------
 
 
-def test_task_wakes_its_own_session_and_records_the_outcome(
+def test_prompt_wakes_its_own_session_and_records_the_outcome(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = create_daily_task(store)
+    schedule = create_daily_prompt(store)
     fire_next(store, clock)
     (run,) = store.internal.chat.start_turns()
     started = runner.begin()
@@ -74,9 +74,9 @@ def test_script_of_a_deleted_session_fails_without_blocking_others(
     store: Corral, clock: ManualClock
 ) -> None:
     store.agents.create("ada", provider="scripted")
-    schedule = create_daily_task(store, script="true")
+    schedule = create_daily_prompt(store, script="true")
     session = schedule.mailbox.removeprefix("session:")
-    store._database.write(lambda tx: retention.delete_batch(tx, session))
+    write(store, lambda tx: retention.delete_batch(tx, session))
     fire_next(store, clock)
     while (retry_at := store.schedules.next_script()) is not None:  # a failed script is retried
         clock.at = max(clock.at, retry_at)
@@ -86,10 +86,10 @@ def test_script_of_a_deleted_session_fails_without_blocking_others(
     assert session in (occurrence.reason or "")
 
 
-def test_task_given_to_a_long_running_agent_records_the_run(
+def test_prompt_given_to_a_long_running_agent_records_the_run(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = create_daily_task(store)
+    schedule = create_daily_prompt(store)
     fire_next(store, clock)
     store.internal.chat.start_turns()
     run = runner.begin()
@@ -104,21 +104,21 @@ def test_task_given_to_a_long_running_agent_records_the_run(
     assert list_occurrences(store, schedule)[0].letter_state == "done"
 
 
-def test_task_with_a_place_uses_the_session_of_that_place(
+def test_prompt_with_a_place_uses_the_session_of_that_place(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     chat = Chat(store)
     chat.says("hello")
     place = chat.place()
     with raises_without_change(store, Refused) as caught:
-        create_daily_task(store, place=place)
+        create_daily_prompt(store, place=place)
     assert caught.value.details["reason"] == "destination_not_granted"
     store.wirings.add("ada", place=place)
     (session,) = [route.session_id for route in chat.says("hello again").routes]
     store.internal.chat.start_turns()
     runner.end(runner.begin(), "hi")
     store.internal.chat.finish_turns()
-    schedule = create_daily_task(store, place=place)
+    schedule = create_daily_prompt(store, place=place)
     assert schedule.mailbox == f"session:{session}"
     fire_next(store, clock)
     store.internal.chat.start_turns()
@@ -128,13 +128,13 @@ def test_task_with_a_place_uses_the_session_of_that_place(
     assert chat.platform.words() == ["hi", "the report"]
 
 
-def test_task_that_is_never_done_is_reported_in_its_place(
+def test_prompt_that_is_never_done_is_reported_in_its_place(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     chat = Chat(store)
     chat.says("hello")
     store.destinations.grant("ada", chat.place())
-    create_daily_task(store, place=chat.place())
+    create_daily_prompt(store, place=chat.place())
     fire_next(store, clock)
     for pause in (5, 10, 20, 40, 80, 0):
         store.internal.chat.start_turns()
@@ -143,27 +143,27 @@ def test_task_that_is_never_done_is_reported_in_its_place(
         clock.advance(pause * SECOND * 2)
     chat.deliver()
     (text,) = chat.platform.words()
-    assert text.startswith("A task could not be answered")
+    assert text.startswith("A scheduled prompt could not be answered")
 
 
-def test_task_continues_a_named_session_of_its_agent(store: Corral, runner: Runner) -> None:
+def test_prompt_continues_a_named_session_of_its_agent(store: Corral, runner: Runner) -> None:
     own_session = store.sessions.open("ada")
-    assert create_daily_task(store, session=own_session.id).mailbox == f"session:{own_session.id}"
-    assert create_daily_task(store, session=own_session.id).mailbox == f"session:{own_session.id}"
+    assert create_daily_prompt(store, session=own_session.id).mailbox == f"session:{own_session.id}"
+    assert create_daily_prompt(store, session=own_session.id).mailbox == f"session:{own_session.id}"
     store.agents.create("ben", command="cat")
     foreign_session = store.sessions.open("ben")
     with raises_without_change(store, Refused) as caught:
-        create_daily_task(store, session=foreign_session.id)
+        create_daily_prompt(store, session=foreign_session.id)
     assert "not an open session of ada" in str(caught.value)
     with raises_without_change(store, Invalid) as caught:
-        create_daily_task(store, session=own_session.id, place="x")
+        create_daily_prompt(store, session=own_session.id, place="x")
     assert "not both" in str(caught.value)
 
 
-def test_letter_of_an_agent_is_not_treated_as_a_task(store: Corral, runner: Runner) -> None:
+def test_letter_of_an_agent_is_not_treated_as_a_prompt(store: Corral, runner: Runner) -> None:
     chat = Chat(store)
     chat.says("hello")
-    schedule = create_daily_task(store)
+    schedule = create_daily_prompt(store)
     forged = {"text": "do it", "place": chat.place()}
     store.mail.put(schedule.mailbox, forged, key="sch_1@2", sender="agent:eve")
     store.internal.chat.start_turns()
@@ -173,7 +173,7 @@ def test_letter_of_an_agent_is_not_treated_as_a_task(store: Corral, runner: Runn
 def test_run_title_is_the_text_of_its_letter(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = create_daily_task(store)
+    schedule = create_daily_prompt(store)
     store.mail.put(
         schedule.mailbox, {"kind": "undelivered", "undelivered": "let_1", "reason": "a notice"}
     )
@@ -201,7 +201,7 @@ def test_history_of_a_plain_schedule_refers_to_its_letters(store: Corral) -> Non
 def test_script_output_is_added_to_the_prompt(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = create_daily_task(
+    schedule = create_daily_prompt(
         store, script="echo two new mails; echo sk-ant-api03-" + "a1B2" * 23
     )
     fire_next(store, clock)
@@ -210,7 +210,7 @@ def test_script_output_is_added_to_the_prompt(
     store.internal.chat.start_turns()
     prompt = runner.prompt(runner.begin()) or ""
     task, output = quotes_in(prompt)
-    assert (task.source, task.text) == (f"scheduled task {schedule.id}", "report")
+    assert (task.source, task.text) == (f"scheduled prompt {schedule.id}", "report")
     assert output.source.startswith("output of the script")
     assert output.text.startswith("two new mails\n")
     assert "a1B2" not in prompt + str(occurrence.output)
@@ -228,7 +228,7 @@ def test_script_output_is_added_to_the_prompt(
 def test_script_can_skip_an_occurrence_with_a_reason(
     store: Corral, runner: Runner, clock: ManualClock, script: str, reason: str
 ) -> None:
-    schedule = create_daily_task(store, script=script)
+    schedule = create_daily_prompt(store, script=script)
     fire_next(store, clock)
     (occurrence,) = list_occurrences(store, schedule)
     assert (occurrence.state, occurrence.reason, occurrence.letter_id) == ("skipped", reason, None)
@@ -255,7 +255,7 @@ def test_failed_script_wakes_no_agent_and_is_counted(
     times_out = script.startswith(
         "sleep"
     )  # the other scripts need a timeout that suits a busy machine
-    schedule = create_daily_task(
+    schedule = create_daily_prompt(
         store, script=script, script_timeout_ms=SECOND if times_out else MINUTE
     )
     fire_next(store, clock)
@@ -285,7 +285,7 @@ def test_successful_script_resets_the_failure_count(
     store: Corral, runner: Runner, clock: ManualClock, tmp_path: Path
 ) -> None:
     store.settings.set("mail.max_attempts", 1)
-    schedule = create_daily_task(store, script=f"test -e {tmp_path}/repaired")
+    schedule = create_daily_prompt(store, script=f"test -e {tmp_path}/repaired")
     fire_next(store, clock)
     assert store.schedules.get(schedule.id).failures == 1
     (tmp_path / "repaired").touch()
@@ -300,7 +300,7 @@ def test_script_of_a_crashed_process_runs_again_and_puts_once(
 ) -> None:
     from corral.domain.schedules import occurrences
 
-    schedule = create_daily_task(store, script="true")
+    schedule = create_daily_prompt(store, script="true")
     fire_next(store, clock, scripts=0)
     with store.transaction() as tx:
         crashed_claim, _ = occurrences.claim_script(tx, owner="dead")
@@ -323,7 +323,7 @@ def test_script_that_kills_its_runner_is_given_up(
 
     store.alerts.add(["failed"], target_kind="mailbox", target="user:op")
     store.settings.set("mail.max_attempts", 2)
-    schedule = create_daily_task(store, script="true")
+    schedule = create_daily_prompt(store, script="true")
     fire_next(store, clock, scripts=0)
     for _ in range(2):
         with store.transaction() as tx:
@@ -337,7 +337,7 @@ def test_script_that_kills_its_runner_is_given_up(
 def test_foreign_letter_in_the_script_queue_runs_nothing(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = create_daily_task(store, script="true")
+    schedule = create_daily_prompt(store, script="true")
     for key in (None, "x", "occ_1", schedule.id):
         store.mail.put("queue:scripts", {"occurrence": "occ_1", "schedule": schedule.id}, key=key)
     assert store.schedules.run_script(owner="c") is None
@@ -348,7 +348,7 @@ def test_foreign_letter_in_the_script_queue_runs_nothing(
 def test_manual_run_runs_the_script_and_keeps_the_next_time(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = create_daily_task(store, script="echo hi")
+    schedule = create_daily_prompt(store, script="echo hi")
     for _ in range(2):
         store.schedules.run(schedule.id)
         store.schedules.run_script(owner="c")
@@ -362,10 +362,10 @@ def test_manual_run_runs_the_script_and_keeps_the_next_time(
     assert texts_in(runner.prompt(runner.begin())) == ["report", "hi", "report", "hi"]
 
 
-def test_task_skips_a_time_while_its_script_or_letter_is_open(
+def test_prompt_skips_a_time_while_its_script_or_letter_is_open(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = create_daily_task(store, script="true")
+    schedule = create_daily_prompt(store, script="true")
     fire_next(store, clock, scripts=0)
     fire_next(store, clock, scripts=0)
     assert len(list_occurrences(store, schedule)) == 1
@@ -376,10 +376,10 @@ def test_task_skips_a_time_while_its_script_or_letter_is_open(
     )
 
 
-def test_cancelled_task_puts_nothing_after_its_script(
+def test_cancelled_prompt_puts_nothing_after_its_script(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = create_daily_task(store, script="true")
+    schedule = create_daily_prompt(store, script="true")
     fire_next(store, clock, scripts=0)
     store.schedules.delete(schedule.id)
     store.schedules.run_script(owner="c")
@@ -393,7 +393,7 @@ def test_script_runs_in_its_project_with_the_scheduled_time(
 ) -> None:
     project = store.projects.register(tmp_path)
     script = "pwd; echo $CORRAL_SCHEDULE $CORRAL_SCHEDULED_AT $CORRAL_AGENT"
-    schedule = create_daily_task(store, script=script, project=project.id)
+    schedule = create_daily_prompt(store, script=script, project=project.id)
     fire_next(store, clock)
     (occurrence,) = list_occurrences(store, schedule)
     assert occurrence.output == f"{tmp_path}\n{schedule.id} {clock.now()}\n"
@@ -404,7 +404,7 @@ def test_script_fails_when_its_directory_is_missing(
 ) -> None:
     (tmp_path / "gone").mkdir()
     project = store.projects.register(tmp_path / "gone")
-    schedule = create_daily_task(store, script="true", project=project.id)
+    schedule = create_daily_prompt(store, script="true", project=project.id)
     (tmp_path / "gone").rmdir()
     fire_next(store, clock)
     assert "on this machine" in str(list_occurrences(store, schedule)[0].reason)
@@ -423,17 +423,17 @@ def test_invalid_script_is_rejected(
     store: Corral, runner: Runner, options: dict[str, object]
 ) -> None:
     with raises_without_change(store, Invalid):
-        create_daily_task(store, **options)
+        create_daily_prompt(store, **options)
     assert rows(store, "SELECT * FROM conversations") == []
 
 
 # -- pause and edit -------------------------------------------------------------------------------
 
 
-def test_resumed_task_does_not_catch_up_paused_times(
+def test_resumed_prompt_does_not_catch_up_paused_times(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = create_daily_task(store)
+    schedule = create_daily_prompt(store)
     store.schedules.pause(schedule.id)
     clock.advance(3 * DAY)
     assert store.schedules.fire_due() == []
@@ -445,7 +445,7 @@ def test_resumed_task_does_not_catch_up_paused_times(
 def test_edit_of_rule_or_zone_recomputes_the_next_time(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = create_daily_task(store)
+    schedule = create_daily_prompt(store)
     earlier_time = store.schedules.edit(schedule.id, cron="0 8 * * *")
     assert earlier_time.next_at == (schedule.next_at or 0) - HOUR
     other_zone = store.schedules.edit(schedule.id, time_zone="UTC")
@@ -462,7 +462,7 @@ def test_edit_of_rule_or_zone_recomputes_the_next_time(
 
 
 def test_edit_keeps_omitted_fields(store: Corral, runner: Runner, clock: ManualClock) -> None:
-    schedule = create_daily_task(store, script="true", script_timeout_ms=SECOND, name="daily")
+    schedule = create_daily_prompt(store, script="true", script_timeout_ms=SECOND, name="daily")
     changed = store.schedules.edit(schedule.id, body={"text": "another report"})
     assert changed.body == {"text": "another report"}
     assert (changed.script, changed.script_timeout_ms) == ("true", SECOND)

@@ -13,7 +13,7 @@ from tests.support.cli_runner import Cli
 from tests.support.fake_channels import Runner
 from tests.support.grouped_cases import each_case
 from tests.support.prompt_parser import quotes_in
-from tests.support.store import list_events, raises_without_change
+from tests.support.store import list_events, raises_without_change, write
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -84,7 +84,7 @@ def test_put_last_stands_behind_the_letters_of_the_successor(
 ) -> None:
     closed, successor = create_successor(store)
     later = store.mail.put(successor, "waits", due_at=clock.now() + SECOND)
-    last = store._database.write(lambda tx: mail.put_last(tx, closed, "last"))
+    last = write(store, lambda tx: mail.put_last(tx, closed, "last"))
     assert (last.mailbox, last.queue_at) == (successor, later.queue_at)
 
 
@@ -94,7 +94,7 @@ def test_task_of_a_replaced_session_wakes_its_successor(
     closed = store.mail.write("ben", "one", to="ada", wake=True).mailbox
     store.mail.drop(store.mail.list(mailbox=closed).items[0].id)
     session = closed.removeprefix("session:")
-    task = store.schedules.task("ada", "report", session=session, delay_ms=MINUTE)
+    task = store.schedules.prompt("ada", "report", session=session, delay_ms=MINUTE)
     store.sessions.close(session)
     successor = store.mail.write("ben", "two", to="ada", wake=True).mailbox
     store.mail.drop(store.mail.list(mailbox=successor).items[0].id)
@@ -103,7 +103,7 @@ def test_task_of_a_replaced_session_wakes_its_successor(
     assert letter.mailbox == successor
     store.internal.chat.start_turns()
     (quote,) = quotes_in(runner.prompt(runner.begin()))
-    assert (quote.source, quote.text) == (f"scheduled task {task.id}", "report")
+    assert (quote.source, quote.text) == (f"scheduled prompt {task.id}", "report")
 
 
 def test_scheduled_letter_to_a_closed_session_notifies_its_sender(

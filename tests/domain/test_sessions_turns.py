@@ -8,7 +8,7 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.domain.sessions.model import NewTurn
-from corral.domain.sessions.turn import MAX_CONTENT
+from corral.domain.sessions.turn_rows import MAX_CONTENT
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from tests.support.grouped_cases import each_case

@@ -36,7 +36,7 @@ from tests.support.grouped_cases import each_case
 from tests.support.invariants import check_store
 from tests.support.run_factories import add_launch, add_run, held, running
 from tests.support.state_rows import insert, state_tables
-from tests.support.store import raises_without_change
+from tests.support.store import raises_without_change, write
 
 pytestmark = pytest.mark.slow
 
@@ -106,7 +106,7 @@ def fill_chat(store: Corral) -> None:
     store.wirings.add("ada", channel="ünï")
     store.mail.write("ada", "☃", to="agent:ada")
     store.host_requests.ask("ada", "secret", {"name": "wanted", "reason": "☃"}, key="k")
-    store.schedules.run(store.schedules.task("ada", "☃", cron="0 9 * * *", script="true").id)
+    store.schedules.run(store.schedules.prompt("ada", "☃", cron="0 9 * * *", script="true").id)
     for sender in ("eve", "mallory"):
         event = IncomingEvent(event_id=sender, place="room", sender=sender, text="☃", files=[])
         if sender == "eve":
@@ -142,13 +142,14 @@ def insert_race(store: Corral) -> None:
 
 
 def fill_imports(store: Corral, clock: ManualClock) -> None:
-    transcript = store._database.write(
+    transcript = write(
+        store,
         lambda tx: import_ops.begin_transcript(
             tx, "claude", "/srv/a.jsonl", TranscriptHead("conversation", title="ünï")
-        )
+        ),
     )
     item = TranscriptItem(clock.now(), TurnFact("user", "imported"), 10)
-    store._database.write(lambda tx: import_ops.import_items(tx, transcript, [item], read_bytes=10))
+    write(store, lambda tx: import_ops.import_items(tx, transcript, [item], read_bytes=10))
     with store.transaction() as tx:
         origin = {"row_id": "7", "unmapped": '{"ü": 1}', "problems": '["☃"]', "digest": "d"}
         add_origins(tx, SourceTable("agent-yes", "/srv/a.db", "runs"), [origin])

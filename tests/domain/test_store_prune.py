@@ -9,7 +9,7 @@ from corral.db.statement import Statement
 from corral.domain.imports import ops as imports
 from corral.kernel.clock import DAY, HOUR, MINUTE, YEAR, ManualClock
 from corral.kernel.errors import NotFound
-from tests.support.store import rows, unchanged
+from tests.support.store import rows, unchanged, write
 
 NO_ROWS = {
     name: 0
@@ -246,16 +246,18 @@ def test_retention_of_imported_files_counts_from_last_change(
     store: Corral, clock: ManualClock
 ) -> None:
     store.settings.set("imports.apply_retention", True)
-    store._database.write(
+    write(
+        store,
         lambda tx: imports.begin_transcript(
             tx, "claude", "/srv/old.jsonl", TranscriptHead("one", title="old")
-        )
+        ),
     )
     clock.advance(2 * YEAR)
-    store._database.write(
+    write(
+        store,
         lambda tx: imports.begin_transcript(
             tx, "claude", "/srv/new.jsonl", TranscriptHead("two", title="new")
-        )
+        ),
     )
     clock.advance(YEAR + 2 * DAY)
     assert prune_counts(store)["imports"] == 0, "imports are kept while their sessions exist"

@@ -14,6 +14,7 @@ from corral.db.tx import Tx
 from corral.kernel.errors import StoreUnavailable
 from tests.support.postgres_server import PostgresServer
 from tests.support.processes import Child, Signal
+from tests.support.store import read, write
 
 LOCK_PROJECT = Statement("UPDATE projects SET name = name WHERE id = :id")
 
@@ -55,7 +56,7 @@ def test_lock_of_a_stopped_client_is_released(short_limit_url: str, tmp_path: Pa
             tx.emit("project", "touch", id)
 
         with corral.open(short_limit_url) as store:
-            store._database.write(work)
+            write(store, work)
         return "written", len(attempts)
 
     with Child(archive) as stopped:
@@ -105,4 +106,4 @@ def test_limit_of_the_server_is_respected(short_limit_url: str) -> None:
 
 def get_idle_limit(store: Corral) -> str:
     query = Statement("SELECT current_setting('idle_in_transaction_session_timeout')")
-    return str(store._database.read(lambda tx: tx.value(query), mode="one"))
+    return str(read(store, lambda tx: tx.value(query), mode="one"))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
 from corral.api import Corral
-from corral.domain.sessions.turn import decode_turn as kept
-from corral.domain.sessions.turn import encode_turn
+from corral.domain.sessions.turn_rows import decode_turn as kept
+from corral.domain.sessions.turn_rows import encode_turn
 from corral.integrations.openai_agents import CorralSession, item_from_turn, turn_from_item
 from corral.kernel.errors import IllegalMove, Invalid, NotFound
 from tests.support.http_server import run_http_server

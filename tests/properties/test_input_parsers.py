@@ -38,7 +38,7 @@ from corral.domain.chat.patterns import compile_pattern
 from corral.domain.events.ops import parse_cursor
 from corral.domain.races import variations
 from corral.domain.schedules.recurrence import check_cron
-from corral.domain.sessions.turn import parse_turns
+from corral.domain.sessions.turn_rows import parse_turns
 from corral.domain.tasks.model import parse_evidence, parse_tasks
 from corral.kernel import path_patterns
 from corral.kernel.clock import ManualClock, parse_duration

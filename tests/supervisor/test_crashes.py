@@ -17,6 +17,7 @@ from corral.kernel.exit_status import ExitStatus
 from corral.supervisor.main import Termination
 from tests.support.home import Home, is_alive, wait_until
 from tests.support.kernel_locks import requests_lock
+from tests.support.store import write
 
 on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 WAIT_FOR_GO = "touch started; while [ ! -e go ]; do sleep 0.1; done; echo continued; exit 5"
@@ -97,7 +98,7 @@ def test_new_supervisor_enforces_the_time_limit(home: Home) -> None:
     kill_process(run.supervisor_pid)
     with home.store() as store:
         short = Statement("UPDATE launches SET timeout_ms = 1 WHERE run_id = :id")
-        store._database.write(lambda tx: tx.run(short, id=run.id))
+        write(store, lambda tx: tx.run(short, id=run.id))
     home.recover()
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.TIMED_OUT
@@ -110,7 +111,7 @@ def test_new_supervisor_counts_the_time_limit_from_the_start_of_the_attempt(home
     kill_process(run.supervisor_pid)
     with home.store() as store:  # as after a first attempt of an hour
         earlier = Statement("UPDATE runs SET started_at = started_at - 3600000 WHERE id = :id")
-        store._database.write(lambda tx: tx.run(earlier, id=run.id))
+        write(store, lambda tx: tx.run(earlier, id=run.id))
     home.recover()
     (home.work / "go").touch()
     ended = home.wait_for_end(run.id)
@@ -359,10 +360,11 @@ def test_replaced_supervisor_does_not_signal_the_next_attempt(home: Home) -> Non
         taken_over = store.internal.runs.take_over(
             run, owner="test", supervisor_pid=identity.pid, supervisor_token=identity.start_token
         )
-        store._database.write(
+        write(
+            store,
             lambda tx: supervision.retry(
                 tx, taken_over, ExitStatus(), reason="lost", quick_failures=0
-            )
+            ),
         )
         store.runs.start_queued()
     following = home.in_state(run.id, RunState.RUNNING)
@@ -512,7 +514,7 @@ def test_reused_pid_is_never_signalled(home: Home) -> None:
 
         with home.store() as store:
             move = Statement("UPDATE runs SET pid = :pid, supervisor_pid = :pid WHERE id = :id")
-            store._database.write(lambda tx: tx.run(move, pid=other_process.pid, id=run.id))
+            write(store, lambda tx: tx.run(move, pid=other_process.pid, id=run.id))
             store.runs.recover()
             current = store.runs.get(run.id)
         assert (current.state, current.reason) == (RunState.CRASHED, "pid reused")
@@ -530,7 +532,7 @@ def test_run_of_an_earlier_boot_is_interrupted(home: Home) -> None:
         kill_process(pid)
     with home.store() as store:
         faked = Statement("UPDATE runs SET boot_id = 'another' WHERE id = :id")
-        store._database.write(lambda tx: tx.run(faked, id=run.id))
+        write(store, lambda tx: tx.run(faked, id=run.id))
         store.runs.recover()
     ended = home.get(run.id)
     assert (ended.state, ended.reason, ended.exit_code) == (RunState.INTERRUPTED, "rebooted", None)

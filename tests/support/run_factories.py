@@ -13,6 +13,7 @@ from corral.domain.runs.model import Run
 from corral.domain.runs.spec import RunSpec, SupervisedProcess
 from corral.kernel.exit_status import ExitStatus
 from corral.kernel.ids import new_id
+from tests.support.store import read
 
 PLAIN: dict[str, Any] = {
     "provider": "claude",
@@ -96,7 +97,7 @@ def queued(store: Corral, **fields: Any) -> Run:
 
 def next_queued(store: Corral, **filters: str) -> Run | None:
     """Return the next queued run without claiming it."""
-    return store._database.read(lambda tx: dispatch.find_next_queued(tx, **filters))
+    return read(store, lambda tx: dispatch.find_next_queued(tx, **filters))
 
 
 def starting(store: Corral, supervisor: int = 1, **fields: Any) -> Run:

@@ -10,12 +10,23 @@ import pytest
 from corral.api import Corral
 from corral.db.schema import tables
 from corral.db.statement import Row, Statement
+from corral.db.tx import Tx
 from corral.kernel.errors import CorralError
 from corral.kernel.pagination import Page
 from tests.support.database_pool import filled_tables
 
 T = TypeVar("T")
 E = TypeVar("E", bound=CorralError)
+
+
+def read(store: Corral, work: Callable[[Tx], T], **options: Any) -> T:
+    """Run `work` in a read transaction, for operations that have no method in the API."""
+    return store._database.read(work, **options)
+
+
+def write(store: Corral, work: Callable[[Tx], T], **options: Any) -> T:
+    """Run `work` in a write transaction, for operations that have no method in the API."""
+    return store._database.write(work, **options)
 
 
 def rows(store: Corral, sql: str, **params: Any) -> list[Row]:

@@ -191,8 +191,18 @@ def test_columns_of_lists_the_fields_in_order() -> None:
 
 
 def test_columns_of_replaces_a_field_by_an_expression() -> None:
-    assert columns_of(Plain, a="'x_' || seq") == "'x_' || seq AS a, b"
-    assert columns_of(Plain, "c", b="count(*)") == "c.a, count(*) AS b"
+    assert columns_of(Plain, a="'x_' || seq") == "'x_' || seq AS \"a\", b"
+    assert columns_of(Plain, "c", b="count(*)") == 'c.a, count(*) AS "b"'
+
+
+def test_columns_of_omits_the_last_fields() -> None:
+    assert columns_of(Plain, omit=["b"]) == "a"
+
+
+@pytest.mark.parametrize("omit", [["a"], ["c"]])
+def test_columns_of_omits_no_other_fields(omit: list[str]) -> None:
+    with pytest.raises(TypeError):
+        columns_of(Plain, omit=omit)
 
 
 def test_columns_of_rejects_an_expression_for_an_unknown_field() -> None:

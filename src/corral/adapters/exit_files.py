@@ -94,7 +94,7 @@ def wait_for_exit(folder: Path, attempt: int, pid: int, seconds: float) -> ExitS
     deadline = time.monotonic() + seconds
     file = _build_path(folder, attempt, pid)
     part = file.with_name(file.name + ".part")
-    while not (end := read_exit(folder, attempt, pid)).known:
+    while not (end := read_exit(folder, attempt, pid)).is_known:
         if not _is_locked(part) or time.monotonic() > deadline:
             return read_exit(folder, attempt, pid)
         time.sleep(0.01)

@@ -21,7 +21,7 @@ class Charges(Resource):
     @operation()
     def add(
         self,
-        used: UsageFact,
+        report: UsageFact,
         *,
         run_id: str | None = None,
         session_id: str | None = None,
@@ -36,9 +36,9 @@ class Charges(Resource):
         increase since the last report is charged; a counter named `cost:…` applies to the cost
         alone.
         """
-        add = self._add_again if used.key else self._add
+        add = self._add_again if report.key else self._add
         return add(
-            used,
+            report,
             run_id=run_id,
             session_id=session_id,
             project_id=project_id,

@@ -15,13 +15,13 @@ class Schedules(Resource):
     noun = "schedule"
 
     create = write(ops.create_schedule, actor=("sender",))
-    task = write(scheduled_prompts.add_scheduled_prompt, actor=("agent",))
+    prompt = write(scheduled_prompts.add_scheduled_prompt, actor=("agent",))
     edit = write(schedules_edit.edit_schedule, repeatable=True, in_run="edit_schedule")
     get = read(ops.get)
     list = read(ops.list_schedules, mode="one")
     pause = write(ops.pause)
     resume = write(ops.resume)
-    run = write(ops.run)
+    run = write(ops.fire_now)
     delete = write(ops.cancel)
     fire_due = write(ops.fire_due, repeatable=True, local=FOR_DAEMON)
     next_at = read(ops.find_next_at, mode="one")

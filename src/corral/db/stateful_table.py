@@ -164,7 +164,7 @@ class StatefulTable(Generic[R]):
         """
         return f"""
             WITH written AS ({change} RETURNING *),
-            noted AS (
+            inserted_events AS (
                 INSERT INTO events (at, actor, kind, verb, subject, project_id, data, run_id)
                 SELECT :at_, :actor_, '{self.transitions.kind}', :verb_, {self.public_id},
                        {self.project or "CAST(NULL AS TEXT)"}, CAST(:data_ AS JSON),

@@ -1,7 +1,7 @@
 """SQL statements: text written once, compiled for each engine on first use."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import EnumType
 from functools import cached_property
 from operator import itemgetter
@@ -171,20 +171,27 @@ class Query(Statement, Generic[T]):
         return make_record_builder(self.record)
 
 
-def columns_of(record: Any, table: str = "", /, **expressions: str) -> str:
+def columns_of(
+    record: Any, table: str = "", /, *, omit: Collection[str] = (), **expressions: str
+) -> str:
     """Return the SELECT list of a record: one column for each field, in the order of the fields.
 
     `table` qualifies the columns. An expression replaces the column of the field that it is named
-    after: `columns_of(Letter, priority="-rank")` contains `-rank AS priority`. Raises TypeError for
-    an expression whose name is not a field.
+    after: `columns_of(Letter, priority="-rank")` contains `-rank AS "priority"`. The last fields
+    can be omitted, if they have defaults: the caller fills them in. Raises TypeError for a name
+    that is not a field, and for an omitted field that is not among the last.
     """
     names = record.__struct_fields__
-    if unknown := set(expressions).difference(names):
+    if unknown := {*expressions, *omit}.difference(names):
         raise TypeError(f"{record.__name__} has no fields {', '.join(sorted(unknown))}")
+    selected = names[: len(names) - len(omit)]
+    if misplaced := set(omit).intersection(selected):
+        # Records are built by position.
+        raise TypeError(f"Not the last fields: {', '.join(sorted(misplaced))}")
     prefix = f"{table}." if table else ""
     return ", ".join(
-        f"{expressions[name]} AS {name}" if name in expressions else f"{prefix}{name}"
-        for name in names
+        f'{expressions[name]} AS "{name}"' if name in expressions else f"{prefix}{name}"
+        for name in selected
     )
 
 

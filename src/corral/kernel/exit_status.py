@@ -24,7 +24,7 @@ class ExitStatus(NamedTuple):
     """Whether processes of the run may still exist that cannot be found."""
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         return self.exit_code is not None or self.signal is not None
 
     def was_ended_by(self, signals: AbstractSet[int]) -> bool:

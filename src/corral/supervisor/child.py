@@ -191,7 +191,7 @@ class ChildProcess:
         exit_status = exit_files.decode(data)
         return (
             exit_status
-            if exit_status.known
+            if exit_status.is_known
             else exit_files.read_exit(self._folder, self._attempt, self.pid)
         )
 

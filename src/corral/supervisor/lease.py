@@ -327,7 +327,7 @@ class RunLease:
         self, exit_status: ExitStatus, output_bytes: int, diagnosis: Diagnosis | None
     ) -> None:
         try:
-            if diagnosis is not None and not exit_status.known:
+            if diagnosis is not None and not exit_status.is_known:
                 self.run = self._store.internal.runs.end_orphaned(
                     self.run,
                     verb=diagnosis.verb,

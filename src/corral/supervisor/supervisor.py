@@ -179,7 +179,7 @@ class Supervisor:
         The end is unknown if another supervisor has the run.
         """
         exit_status = self._wait_for_exit(attempt)
-        while not (exit_status.known or self._lease.is_replaced) and attempt.is_alive:
+        while not (exit_status.is_known or self._lease.is_replaced) and attempt.is_alive:
             # Only the guard was killed. The agent continues; its exit status will be unknown.
             attempt.watch_without_guard()
             exit_status = self._wait_for_exit(attempt)
@@ -187,7 +187,7 @@ class Supervisor:
             return exit_status
         survivors = attempt.terminate_leftovers()
         attempt.close()
-        may_have_survivors = not exit_status.known and not process_marks.is_supported()
+        may_have_survivors = not exit_status.is_known and not process_marks.is_supported()
         exit_status = exit_status._replace(
             survivors=survivors, may_have_survivors=may_have_survivors
         )

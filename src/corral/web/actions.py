@@ -53,7 +53,7 @@ def start_run(request: PageRequest) -> Response:
 
 def stop_run(request: PageRequest) -> Response:
     run = request.store.runs.stop(request.require("id", "The run"), reason=REASON)
-    return request.success(f"Run {run.name or run.what} is {run.state}.")
+    return request.success(f"Run {run.name or run.description} is {run.state}.")
 
 
 def resume_run(request: PageRequest) -> Response:

@@ -41,7 +41,9 @@ def _columns(app: App, *, live: bool) -> Columns:
         Column("STATE", shown_state, is_state=True),
         Column("NAME", lambda run: run.name),
         Column("AGENT", lambda run: _agent_or_provider(app, run), drop=4),
-        Column("WHAT", lambda run: run.what or None, shrink="truncate", drop=1, replaces="NAME"),
+        Column(
+            "WHAT", lambda run: run.description or None, shrink="truncate", drop=1, replaces="NAME"
+        ),
         Column("PID", lambda run: run.pid, drop=5),
         Column("STARTED", lambda run: _age(run.started_at), drop=3),
     ]

@@ -44,7 +44,7 @@ def ask(
 ) -> None:
     """Request ACTION from the host, as an agent.
 
-    ACTION is create_agent, schedule_task, change_task, destination or secret. A VALUE may be
+    ACTION is create_agent, schedule_prompt, change_prompt, destination or secret. A VALUE may be
     @FILE. The action is performed at once if the agent has a grant for it (`corral agent grant
     NAME host:ACTION`), else after a person has approved it.
     """

@@ -150,8 +150,8 @@ def create(
 
 @command.command(
     examples=[
-        'corral schedule task ada "write the stand-up notes" --cron "0 9 * * mon-fri"',
-        'corral schedule task ada "summarize new mail" --every 15m --script ./new-mails.sh',
+        'corral schedule prompt ada "write the stand-up notes" --cron "0 9 * * mon-fri"',
+        'corral schedule prompt ada "summarize new mail" --every 15m --script ./new-mails.sh',
     ]
 )
 @click.argument("agent")
@@ -169,7 +169,7 @@ def create(
 )
 @click.option("--priority", type=int, default=0, show_default=True, help="Priority of the letters.")
 @pass_app
-def task(
+def prompt(
     app: App,
     /,
     agent: str,
@@ -185,7 +185,7 @@ def task(
     """
     if delay is not None:
         options["delay_ms"] = delay
-    schedule = app.store.schedules.task(
+    schedule = app.store.schedules.prompt(
         agent, text, every_ms=every, project=app.project_id(project), **_without_none(options)
     )
     assert schedule.next_at is not None
@@ -216,8 +216,8 @@ def edit(
         changes["script"] = None
     if text is not None:
         before = app.store.schedules.get(schedule).body
-        is_task = isinstance(before, dict) and "text" in before
-        changes["body"] = {**before, "text": text} if is_task else text
+        is_prompt = isinstance(before, dict) and "text" in before
+        changes["body"] = {**before, "text": text} if is_prompt else text
     edited = app.store.schedules.edit(schedule, **changes)
     next_at = edited.next_at
     when = f"fires next at {format_time(next_at)}" if next_at else f"is {edited.state}"

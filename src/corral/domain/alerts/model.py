@@ -47,17 +47,24 @@ class TargetKind(StrEnum):
 
 
 class Alert(msgspec.Struct, frozen=True):
+    """A subscription of a target to kinds of events."""
+
     id: str
     state: AlertState
     kinds: list[str]
+    """The subscribed events, as values of AlertKind."""
     project_id: str | None
+    """Only events of this project; None: of all."""
     agent_id: str | None
+    """Only events of this agent; None: of all."""
     target_kind: TargetKind
     target: str
+    """The URL or secret:NAME, the command line, or the mailbox; empty for the desktop."""
     secret: str | None
     """The name of the secret that signs webhook requests."""
     created_at: int
     created_by: str
+    """The actor that added it."""
     ended_at: int | None
 
     @property

@@ -41,12 +41,12 @@ def add(
     agent: str | None = None,
     secret: str | None = None,
 ) -> Alert:
-    """Subscribe a target to kinds of events: crashed, failed, stuck, needs_input, budget, finished
-    and undelivered.
+    """Subscribe a target to kinds of events.
 
-    The target is a webhook (its URL, or secret:NAME), a command, the desktop or a mailbox. `secret`
-    names the secret that signs webhook requests. `project` (an id) and `agent` (a name or id)
-    restrict the events.
+    The kinds are crashed, failed, stuck, needs_input, budget, finished and undelivered. The target
+    is a webhook (its URL, or secret:NAME), a command, the desktop or a mailbox. `secret` names the
+    secret that signs webhook requests. `project` (an id) and `agent` (a name or id) restrict the
+    events.
     """
     chosen = [check_choice(kind, AlertKind, "The kind") for kind in kinds]
     if not chosen:

@@ -21,7 +21,7 @@ class UsageFigures(msgspec.Struct, frozen=True):
         return self.input, self.output, self.cache_read, self.cache_write, self.reasoning
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether it contains no tokens and no known cost."""
         return not any(self.tokens) and not self.cost_micros
 

@@ -33,7 +33,7 @@ COST_COUNTER_PREFIX = "cost:"
 
 def add(
     tx: Tx,
-    used: UsageFact,
+    report: UsageFact,
     *,
     run_id: str | None = None,
     session_id: str | None = None,
@@ -48,7 +48,7 @@ def add(
     are cumulative, and only the delta to the last report is charged; for a counter named `cost:…`
     only the cost is cumulative. The totals are updated in the same transaction.
     """
-    figures = _check_report(used)
+    figures = _check_report(report)
     time = _check_time(tx, at)
     values = {
         name: check_optional_text(value, f"The {name}", max_bytes=MAX_NAME)
@@ -58,19 +58,19 @@ def add(
             ("project_id", project_id),
             ("agent_id", agent_id),
             ("provider", provider),
-            ("model", used.model),
-            ("key", used.key),
+            ("model", report.model),
+            ("key", report.key),
         )
     }
-    if used.counter is not None:
+    if report.counter is not None:
         # Serialized: two concurrent readers would compute their delta from the same last report.
-        tx.serialize(f"counter:{check_text(used.counter, 'The counter', max_bytes=MAX_NAME)}")
+        tx.serialize(f"counter:{check_text(report.counter, 'The counter', max_bytes=MAX_NAME)}")
         if values["key"] and tx.value(
             sql.KEY_EXISTS, owner=run_id or session_id or "", key=values["key"]
         ):
             return None
-        figures = _advance_counter(tx, used.counter, figures)
-    if figures.empty:
+        figures = _advance_counter(tx, report.counter, figures)
+    if figures.is_empty:
         return None
     charge = tx.first(
         sql.ADD,
@@ -100,15 +100,15 @@ def mark_imported(tx: Tx, ids: Sequence[str]) -> None:
     tx.run(sql.MARK_IMPORTED, now=tx.now, keys_=keys)
 
 
-def _check_report(used: UsageFact) -> UsageFigures:
+def _check_report(report: UsageFact) -> UsageFigures:
     """Return the figures of a report; raises Invalid, because an agent can report anything."""
     figures = UsageFigures(
-        used.input,
-        used.output,
-        used.cache_read,
-        used.cache_write,
-        used.reasoning,
-        used.cost_micros,
+        report.input,
+        report.output,
+        report.cache_read,
+        report.cache_write,
+        report.reasoning,
+        report.cost_micros,
     )
     for tokens in figures.tokens:
         if not 0 <= check_int(tokens, "A number of tokens") <= MAX_TOKENS:

@@ -122,8 +122,7 @@ RUN_IDS = IdColumn("run", "run", "runs")
 SESSION_IDS = IdColumn("session", "ses", "sessions")
 
 # The cost is unknown (NULL) when no charge of the scope has one.
-_TOTAL = """scope, day, charges, unpriced, input, output, cache_read, cache_write, reasoning,
-    CASE WHEN charges > unpriced THEN cost_micros END AS cost_micros"""
+_TOTAL = columns_of(UsageTotal, cost_micros="CASE WHEN charges > unpriced THEN cost_micros END")
 
 TOTAL = Query(UsageTotal, f"SELECT {_TOTAL} FROM usage_totals WHERE scope = :scope AND day = :day")
 

@@ -1,7 +1,7 @@
 """The records of chat.
 
 A channel is a connected chat platform. A place is one chat on it. A sender is an account on it, and
-a person is the human behind one or more accounts. A wiring makes an agent listen in places; a
+a person is the human behind one or more senders. A wiring makes an agent listen in places; a
 destination allows it to send to a place.
 
 An inbound message is stored once, under the platform's event id, together with the routes that it
@@ -61,12 +61,19 @@ class UnconfirmedPolicy(StrEnum):
 
 
 class Channel(msgspec.Struct, frozen=True):
+    """A connected chat platform."""
+
     id: str
     name: str
+    """Its name in commands, unique among active channels."""
     kind: str
+    """The adapter: terminal, web, webhook, matrix, slack, telegram, …"""
     policy: StrangerPolicy
+    """What happens to messages of strangers, unless a place overrides it."""
     on_unconfirmed: UnconfirmedPolicy
+    """What happens to messages whose delivery is unconfirmed."""
     config: dict[str, Any]
+    """Options of the adapter; never a secret."""
     secrets: dict[str, str]
     """The adapter's secret names, each with the name of a stored secret."""
     state: ChannelState
@@ -78,7 +85,9 @@ class Channel(msgspec.Struct, frozen=True):
     """When the connection was last checked."""
     created_at: int
     created_by: str
+    """The actor that added it."""
     ended_at: int | None
+    """When it was removed."""
 
 
 # -- places ---------------------------------------------------------------------------------------
@@ -103,10 +112,14 @@ PLACE_TRANSITIONS = TransitionTable(
 
 
 class Place(msgspec.Struct, frozen=True):
+    """One chat on a channel."""
+
     id: str
     channel_id: str
     platform_id: str
+    """The platform's id of the chat."""
     name: str | None
+    """The platform's name of the chat."""
     direct: bool
     """Whether one person talks with the agents there."""
     policy: StrangerPolicy | None
@@ -127,7 +140,7 @@ class Place(msgspec.Struct, frozen=True):
         return self.name or self.platform_id
 
 
-# -- people and their accounts --------------------------------------------------------------------
+# -- people and their senders ---------------------------------------------------------------------
 
 
 class PersonRole(StrEnum):
@@ -137,10 +150,14 @@ class PersonRole(StrEnum):
 
 
 class Person(msgspec.Struct, frozen=True):
+    """The human behind one or more senders."""
+
     name: str
+    """The person acts as user:NAME."""
     role: PersonRole
     created_at: int
     updated_at: int
+    """When the role last changed."""
 
     @property
     def mailbox(self) -> str:
@@ -168,14 +185,21 @@ SENDER_TRANSITIONS = TransitionTable(
 
 
 class Sender(msgspec.Struct, frozen=True):
+    """An account on a channel."""
+
     id: str
     channel_id: str
     platform_id: str
+    """The platform's id of the account."""
     name: str | None
+    """The account's own display name, which any account can choose."""
     person: str | None
+    """The name of the person; None: not known. A sender that was approved without a name is its own
+    person, named by the sender's id."""
     state: SenderState
     created_at: int
     updated_at: int
+    """When its name, state or person last changed."""
 
     @property
     def display_name(self) -> str:
@@ -243,22 +267,30 @@ class SessionMode(StrEnum):
 
 
 class Wiring(msgspec.Struct, frozen=True):
+    """A rule that says which messages of a place wake an agent."""
+
     id: str
     channel_id: str
     place_id: str | None
     """None: all places of the channel."""
     agent_id: str
+    """The agent that listens."""
     trigger: Trigger
     pattern: str | None
+    """The regular expression of a pattern, or the name of a command."""
     scope: WiringScope
     unmatched: UnmatchedPolicy
     mode: SessionMode
     priority: int
+    """When several wirings would wake the same agent, the one with the highest priority does."""
     project_id: str | None
+    """The project that the agent works in; None: its own folder."""
     state: WiringState
     created_at: int
     created_by: str
+    """The actor that added it."""
     ended_at: int | None
+    """When it was removed."""
 
     def build_conversation_key(self, place_id: str, thread: str | None) -> "ConversationKey":
         """Return what identifies the agent's conversation for a message, by the session mode."""
@@ -289,14 +321,20 @@ DESTINATION_TRANSITIONS = TransitionTable(
 
 
 class Destination(msgspec.Struct, frozen=True):
+    """A place that an agent may send to, under a name of its own."""
+
     id: str
     agent_id: str
+    """The agent that may send."""
     name: str
+    """The agent's name for the place, unique among its granted destinations."""
     place_id: str
     state: DestinationState
     created_at: int
     created_by: str
+    """The actor that granted it. Receiving a message for the agent grants the message's place."""
     ended_at: int | None
+    """When it was revoked."""
 
 
 # -- messages -------------------------------------------------------------------------------------
@@ -346,34 +384,50 @@ class Route(msgspec.Struct, frozen=True):
     """Whether the message wakes the agent."""
     reason: str
     session_id: str | None = None
+    """The session that gets the message."""
     letter_id: str | None = None
     """The letter in that session's mailbox. Not stored: it is looked up by the message's id."""
 
 
 class Message(msgspec.Struct, frozen=True):
+    """A message on a channel, inbound or outbound."""
+
     id: str
     channel_id: str
     place_id: str
     thread: str | None
+    """The platform's id of the chat thread; None: the chat itself."""
     direction: str
     """in or out."""
     kind: MessageKind
     event_id: str
     """The platform's id of an inbound event, or the key of an outbound message."""
     platform_ids: list[str]
+    """The platform's ids of the message, one for each part; empty: not known."""
     reply_to: str | None
+    """The platform's id of the message that it answers, edits or reacts to."""
     sender_id: str | None
+    """Inbound: the sender that wrote it."""
     agent_id: str | None
+    """Outbound: the agent that sent it; None: Corral itself."""
     run_id: str | None
+    """Outbound: the run that sent it."""
     text: str
     data: Any
+    """Inbound: whether the account was mentioned, the files and the answered question. Outbound:
+    the file, or the question and its options."""
     state: MessageState
     reason: str | None
+    """Why it is in this state."""
     routes: list[Route]
+    """Inbound: what each wiring did with it."""
     letter_id: str | None
+    """Outbound: the letter in the mailbox of its place, which has the delivery state."""
     at: int
+    """Inbound: when it was written, as the platform says. Outbound: when it was queued."""
     created_at: int
     ended_at: int | None
+    """When it reached a final state; None: held or queued."""
 
 
 def list_files(message: Message) -> list[dict[str, Any]]:
@@ -446,8 +500,11 @@ class QuestionCard(msgspec.Struct, frozen=True):
     question_id: str
     place_id: str
     session_id: str | None
+    """The session that asked; None: none did."""
     message_id: str
+    """The message that shows it."""
     secret: bool
+    """Whether it asks for a secret."""
     closed: bool
     """Whether the card shows how the question ended."""
     created_at: int

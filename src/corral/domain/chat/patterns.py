@@ -95,10 +95,10 @@ def _translate(text: str) -> str:
     return "".join(result)
 
 
-def _build_error(pattern: str, why: str) -> Invalid:
+def _build_error(pattern: str, problem: str) -> Invalid:
     return Invalid(
-        f"Invalid pattern {pattern!r}: {why}. Use the syntax of RE2 regular expressions, without "
-        "back-references and look-around.",
+        f"Invalid pattern {pattern!r}: {problem}. Use the syntax of RE2 regular expressions, "
+        "without back-references and look-around.",
         pattern=pattern,
         reason="bad_pattern",
     )

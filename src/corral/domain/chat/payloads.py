@@ -81,8 +81,10 @@ def parse_scheduled_prompt(letter: Letter) -> ScheduledPromptPayload | None:
 
 
 def is_notice(letter: Letter) -> bool:
-    """Whether a letter only reports that an earlier one was not delivered. A notice wakes no agent:
-    it is delivered together with the next letter."""
+    """Whether a letter only reports that an earlier one was not delivered.
+
+    A notice wakes no agent: it is delivered together with the next letter.
+    """
     return isinstance(parse_payload(letter), UndeliveredNotice)
 
 

@@ -106,7 +106,7 @@ SET_DIRECT = Statement("UPDATE places SET direct = :direct, updated_at = :now WH
 SET_AWAITS_SECRET = Statement("UPDATE places SET awaits_secret = :awaits_secret WHERE id = :id")
 SET_PLACE_POLICY = Statement("UPDATE places SET policy = :policy, updated_at = :now WHERE id = :id")
 
-# -- people and their accounts ---------------------------------------------------------------------
+# -- people and their senders ----------------------------------------------------------------------
 
 _PERSON = columns_of(Person)
 
@@ -297,7 +297,7 @@ HELD_OF_CHANNEL = Query(
 """,
 )
 
-# Ordered by account, then by arrival.
+# Ordered by sender, then by arrival.
 HELD_MESSAGES = Listing(
     Query(
         Message,

@@ -43,20 +43,34 @@ VERDICTS = ("confirm", "reject", "dismiss")
 
 
 class Decision(msgspec.Struct, frozen=True):
+    """A recorded choice with its reasons; a proposed one waits for confirmation."""
+
     id: str
     project_id: str | None
     author: str
+    """The mailbox of its author, which gets the outcome."""
     run_id: str | None
+    """The run that decided; None: not known."""
     key: str | None
+    """The idempotency key, unique per author."""
     category: str
+    """architecture, dependency, style, testing or another word."""
     title: str
+    """The decision in one line."""
     rationale: str
+    """The reasons for it."""
     alternatives: list[str]
+    """The alternatives that were rejected."""
     answerers: list[str]
+    """The mailboxes that may confirm, reject or dismiss it; empty: any person."""
     deadline_outcome: str
+    """What happens without confirmation in time: reject or dismiss."""
     state: DecisionState
     decided_by: str | None
+    """Who confirmed, rejected or dismissed it; None with `ended_at`: its deadline passed."""
     reason: str | None
+    """The reason of the outcome."""
     deadline_at: int | None
+    """From this time on, it cannot be confirmed; None: it was never proposed."""
     created_at: int
     ended_at: int | None

@@ -86,7 +86,11 @@ def record(
 
 
 def confirm(tx: Tx, decision: str, *, reason: str | None = None, by: str | None = None) -> Decision:
-    """Confirm a decision. Raises Refused for its author, Conflict after its deadline."""
+    """Confirm a decision.
+
+    Raises Refused for an agent that is its author and for a caller that is no answerer, and
+    Conflict after its deadline.
+    """
     return _review(tx, "confirm", decision, reason, by)
 
 
@@ -162,7 +166,7 @@ def next_due(tx: Tx) -> int | None:
     return time
 
 
-def dismiss_all(tx: Tx, project_id: str) -> None:
+def release_project(tx: Tx, project_id: str) -> None:
     """Dismiss the proposed decisions of a project that is being deleted."""
     for (id,) in tx.run(sql.WAITING.of_project, project_id=project_id):
         _end(tx, "dismiss", get(tx, id), tx.actor, "its project was deleted")

@@ -1,6 +1,6 @@
 """Delegations: a task or a text that an agent or a person hands to an agent, and its result.
 
-Both sides receive messages: the agent when work is delegated or taken away, the sender when the
+Both sides receive letters: the agent when work is delegated or taken away, the sender when the
 delegation ends, whatever the outcome.
 """
 
@@ -59,19 +59,31 @@ class DelegationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delegation(msgspec.Struct, frozen=True):
+    """A task or a text that an agent or a person handed to an agent, with its result."""
+
     id: str
     project_id: str | None
     state: DelegationState
     from_mailbox: str
+    """The sender's mailbox, which gets the result."""
     to_agent_id: str
     to_mailbox: str
+    """The recipient's mailbox, which gets the work."""
     parent_id: str | None
+    """The delegation of which it is a part. Cancelling the parent cancels its parts."""
     task_id: str | None
+    """The delegated task, whose outcome ends the delegation; None: only the text."""
     text: str
+    """The work; for a task, its title and description."""
     context: str | None
+    """Background for the recipient."""
     result: Any
+    """What the recipient sent back; for a task, its final state and its evidence."""
     reason: str | None
+    """Why it failed, expired or was cancelled."""
     letter_id: str | None
+    """The letter that brought the work to the recipient."""
     deadline_at: int | None
+    """When it expires without a result; None: never."""
     created_at: int
     ended_at: int | None

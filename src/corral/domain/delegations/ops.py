@@ -37,9 +37,9 @@ def delegate(
     sender: str | None = None,
     agent: str | None = None,
 ) -> Delegation:
-    """Delegate work to an agent with a message.
+    """Delegate work to an agent with a letter.
 
-    The result is sent as a message to `sender`, or else to the caller. The delegation expires when
+    The result is sent as a letter to `sender`, or else to the caller. The delegation expires when
     there is no result at `deadline_at`. `parent` is the delegation of which this one is a part:
     cancelling the parent cancels its parts.
     """
@@ -143,7 +143,7 @@ def cancel(
 ) -> list[Delegation]:
     """Cancel a delegation and all its parts.
 
-    An unread message is removed from its mailbox; otherwise the agent is notified.
+    An unread letter is removed from its mailbox; otherwise the agent is notified.
     """
     target = get(tx, delegation)
     actor = agents.resolve_actor(tx, agent)
@@ -288,7 +288,7 @@ def next_deadline(tx: Tx) -> int | None:
 # -- retention -----------------------------------------------------------------------------------
 
 
-def forget_project(tx: Tx, project_id: str) -> None:
+def delete_project_rows(tx: Tx, project_id: str) -> None:
     """Delete the delegations of a project that is being deleted.
 
     Active ones are cancelled first, which notifies both sides.

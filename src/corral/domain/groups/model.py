@@ -37,24 +37,37 @@ class GroupKind(StrEnum):
 
 
 class Group(msgspec.Struct, frozen=True):
+    """A named chat of agents and people."""
+
     id: str
     name: str
+    """Unique among the open groups of a project; for a direct group, both members joined by +."""
     project_id: str | None
     kind: GroupKind
     roles: list[str]
+    """Agents of these roles join automatically; `*` is any role."""
     state: GroupState
     posts: int
+    """Number of its last post."""
     created_by: str
+    """The actor that created it."""
     created_at: int
     updated_at: int
+    """Last post, join, leave or archiving."""
     ended_at: int | None
+    """When it was archived."""
 
 
 class GroupMember(msgspec.Struct, frozen=True):
+    """An agent or a person in a group, with its read cursor."""
+
     group_id: str
     name: str
+    """agent:NAME or user:NAME. That mailbox gets the posts."""
     role: str | None
+    """The role by which the agent joined automatically; None: it was added explicitly."""
     read_number: int
+    """Number of the last post that it has read."""
     joined_at: int
 
 
@@ -66,6 +79,7 @@ class UnreadGroup(msgspec.Struct, frozen=True):
     project_id: str | None
     kind: GroupKind
     posts: int
+    """Number of its last post."""
     unread: int
 
 
@@ -75,17 +89,25 @@ class StoredPost(msgspec.Struct, frozen=True):
     id: str
     group_id: str
     number: int
+    """Its position in the group, from 1 without gaps."""
     author: str
+    """agent:NAME or user:NAME."""
     text: str
     reply_to: int | None
+    """Number of the post that it replies to."""
     key: str | None
+    """The idempotency key, unique per author in the group."""
     at: int
 
 
 class Reaction(msgspec.Struct, frozen=True):
+    """One member's reaction to a post."""
+
     post_id: str
     emoji: str
+    """An emoji or a short word."""
     member: str
+    """agent:NAME or user:NAME."""
     at: int
 
 

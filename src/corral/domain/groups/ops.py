@@ -144,7 +144,7 @@ def archive(tx: Tx, group: str, *, project: str | None = None) -> Group:
     return archived
 
 
-def archive_all(tx: Tx, project_id: str) -> None:
+def release_project(tx: Tx, project_id: str) -> None:
     """Archive the groups of a project that is being deleted."""
     for (id,) in tx.run(sql.OPEN_OF_PROJECT, project_id=project_id):
         archive(tx, id)

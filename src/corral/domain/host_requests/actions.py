@@ -131,26 +131,28 @@ def _add_scheduled_prompt(tx: Tx, requester: Requester, args: SchedulePrompt) ->
         name=args.name,
         **target,
     )
-    return {"task": created.id, "next_at": created.next_at}
+    return {"schedule": created.id, "next_at": created.next_at}
 
 
 def _describe_change(tx: Tx, requester: Requester, args: ChangeScheduledPrompt) -> str:
-    schedule = schedules.get(tx, args.task)
+    schedule = schedules.get(tx, args.schedule)
     session = schedule.mailbox.removeprefix("session:")
     if session == schedule.mailbox or sessions.get(tx, session).agent_id != requester.agent.id:
-        raise Refused(f"{schedule.id} is not a task of {requester.agent.name}.", id=schedule.id)
-    return f"Change the task {schedule.id} of {requester.agent.name}: {args.verb}."
+        raise Refused(
+            f"{schedule.id} is not a scheduled prompt of {requester.agent.name}.", id=schedule.id
+        )
+    return f"Change the scheduled prompt {schedule.id} of {requester.agent.name}: {args.verb}."
 
 
 def _change_scheduled_prompt(
     tx: Tx, requester: Requester, args: ChangeScheduledPrompt
 ) -> dict[str, Any]:
-    id = schedules.get(tx, args.task).id
+    id = schedules.get(tx, args.schedule).id
     if args.verb == "run":
-        return {"task": id, "letter": schedules.run(tx, id).id}
+        return {"schedule": id, "letter": schedules.fire_now(tx, id).id}
     verbs = {"pause": schedules.pause, "resume": schedules.resume, "cancel": schedules.cancel}
     changed = verbs[args.verb](tx, id)
-    return {"task": id, "state": changed.state, "next_at": changed.next_at}
+    return {"schedule": id, "state": changed.state, "next_at": changed.next_at}
 
 
 def _describe_destination(tx: Tx, requester: Requester, args: GrantDestination) -> str:
@@ -199,17 +201,17 @@ ACTIONS = {
     "create_agent": Action(
         CreateAgent, "name", "create the agent {name}", _describe_agent, _create_agent
     ),
-    "schedule_task": Action(
+    "schedule_prompt": Action(
         SchedulePrompt,
         "name",
-        "run a scheduled task",
+        "schedule a prompt",
         _describe_scheduled_prompt,
         _add_scheduled_prompt,
     ),
-    "change_task": Action(
+    "change_prompt": Action(
         ChangeScheduledPrompt,
-        "task",
-        "{verb} its task {task}",
+        "schedule",
+        "{verb} its scheduled prompt {schedule}",
         _describe_change,
         _change_scheduled_prompt,
         is_own=True,

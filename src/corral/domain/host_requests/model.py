@@ -73,7 +73,7 @@ class SchedulePrompt(ActionArguments, frozen=True):
 
 
 class ChangeScheduledPrompt(ActionArguments, frozen=True):
-    task: str
+    schedule: str
     verb: Literal["pause", "resume", "run", "cancel"]
 
 

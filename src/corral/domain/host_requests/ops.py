@@ -258,8 +258,10 @@ def _end(tx: Tx, request: HostRequest, verb: str, by: str | None, **columns: Any
 
 
 def notify_agent(tx: Tx, ended: HostRequest) -> HostRequest:
-    """Put the result of a request into the requesting session if letters wake it, else into the
-    agent's mailbox."""
+    """Notify the requesting agent of the result of a request.
+
+    The letter goes to the requesting session if letters wake it, else to the agent's mailbox.
+    """
     name = agents.get(tx, ended.agent_id).name
     woken = ended.session_id and conversations.find_conversation(tx, ended.session_id)
     mailbox = f"session:{ended.session_id}" if woken else f"agent:{name}"

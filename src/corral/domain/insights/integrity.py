@@ -173,7 +173,7 @@ class _Sum(NamedTuple):
 
 
 def _find_wrong_totals(tx: Tx, *, kept_since: int, outlast: int) -> Iterator[tuple[str, str]]:
-    sums = _sum_charges(tx)
+    sums = _sum_charges_by_scope(tx)
     for scope, day, *figures in tx.run(sql.TOTALS):
         own = sums.pop((scope, day), None)
         if own is None or own.figures == figures:
@@ -186,7 +186,7 @@ def _find_wrong_totals(tx: Tx, *, kept_since: int, outlast: int) -> Iterator[tup
             yield scope, day
 
 
-def _sum_charges(tx: Tx) -> dict[tuple[str, str], _Sum]:
+def _sum_charges_by_scope(tx: Tx) -> dict[tuple[str, str], _Sum]:
     """Sum the charges by scope and day, in batches."""
     sums: dict[tuple[str, str], _Sum] = {}
     after = 0
@@ -207,11 +207,12 @@ def _sum_charges(tx: Tx) -> dict[tuple[str, str], _Sum]:
     return sums
 
 
-def sum_charges(tx: Tx) -> dict[tuple[str, str], dict[str, int]]:
-    """Return the sums of the stored charges by scope and day, in the form of the totals."""
+def build_expected_totals(tx: Tx) -> dict[tuple[str, str], dict[str, int]]:
+    """Return the totals that the stored charges add up to, by scope and day."""
     names = ("charges", *sql.FIGURES)
     return {
-        key: dict(zip(names, total.figures, strict=True)) for key, total in _sum_charges(tx).items()
+        key: dict(zip(names, total.figures, strict=True))
+        for key, total in _sum_charges_by_scope(tx).items()
     }
 
 

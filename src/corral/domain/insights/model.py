@@ -9,7 +9,7 @@ from corral.domain.charges.model import UsageTotal
 from corral.domain.projects.model import Project
 from corral.domain.races.model import RaceState, RoundState
 from corral.domain.runs.denials import Denial, describe_denied
-from corral.domain.runs.model import Dialog, Run
+from corral.domain.runs.model import Dialog, Run, describe_run
 
 
 class StatsGroup(StrEnum):
@@ -54,9 +54,9 @@ class RunSummary(msgspec.Struct, frozen=True):
         return describe_denied(self.denials)
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """A one-line description: the title, or the command line."""
-        return self.title or " ".join([self.command, *self.args])
+        return describe_run(self.title, self.command, self.args)
 
 
 class SubmittedTask(msgspec.Struct, frozen=True):

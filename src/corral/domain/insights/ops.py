@@ -22,7 +22,7 @@ from corral.domain.insights.model import (
     TaskCost,
 )
 from corral.domain.projects import ops as projects
-from corral.domain.races import queries as racing
+from corral.domain.races import queries as races
 from corral.domain.runs.model import ACTIVE, RunState
 from corral.domain.tasks import queries as tasks
 from corral.kernel.clock import DAY, utc_date
@@ -221,6 +221,6 @@ def list_races(
     limit: int = 50,
 ) -> Page[RaceSummary]:
     """List races with their latest round and cost, newest first; filtered by project or state."""
-    page = racing.list_races(tx, project=project, state=state, after=after, limit=limit)
+    page = races.list_races(tx, project=project, state=state, after=after, limit=limit)
     keys = encode_rows([race.id for race in page.items])
     return Page(tx.all(sql.RACES, keys_=keys) if page.items else [], page.next)

@@ -20,9 +20,7 @@ from corral.domain.runs.model import Run
 from corral.domain.tasks.model import TRANSITIONS
 from corral.kernel.pagination import LAST_ID
 
-_SUMMARY = """r.id, r.name, r.title, r.state, r.command, r.args, r.provider, r.project_id,
-    p.name AS project, r.attention, r.attention_at, r.dialog, r.reason, r.exit_code, r.signal,
-    r.cost_micros, r.seen_at, r.started_at, r.ended_at, r.denials"""
+_SUMMARY = columns_of(RunSummary, "r", project="p.name")
 
 # Range conditions and ORDER BY state make PostgreSQL use the index by state. Ordered by id alone,
 # it scans the primary key over the whole history until it has found enough runs of that state.

@@ -14,10 +14,10 @@ def held_error(now: int, path: str, lock: Lock) -> Held:
     shown = path if path.isprintable() else repr(path)
     verb = "holds" if lock.state is LockState.HELD else "is queued before you for"
     # The reason is text of another owner that an agent reads, so it is one quoted line.
-    why = f", for: {quote_inline(lock.reason)}" if lock.reason else ""
+    purpose = f", for: {quote_inline(lock.reason)}" if lock.reason else ""
     left = format_duration(max(lock.lease_until - now, SECOND) // SECOND * SECOND)
     return Held(
-        f"{lock.owner} {verb} {shown}{covering} ({lock.id}, {lock.mode}{why}) until "
+        f"{lock.owner} {verb} {shown}{covering} ({lock.id}, {lock.mode}{purpose}) until "
         f"{utc_time(lock.lease_until)}, {left} from now unless renewed. "
         "Wait for it with `corral lock acquire PATH --wait`, or work on other files.",
         path=path,

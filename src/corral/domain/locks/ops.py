@@ -53,10 +53,10 @@ def acquire(
     Idempotent: acquiring the same lock again renews it. The heartbeats of `run` renew it as well,
     and it is released when the run ends.
     """
-    request = LockRequest(
+    lock_request = LockRequest(
         project=project, path=path, agent=agent, mode=mode, ttl_ms=ttl_ms, run=run, reason=reason
     )
-    return _acquire(tx, request)
+    return _acquire(tx, lock_request)
 
 
 def request(
@@ -77,7 +77,7 @@ def request(
     With `notify` the owner gets a letter when the lock is granted. The place in the queue is kept
     for `wait_ms`, and longer when renewed. Raises Conflict when waiting would be a deadlock.
     """
-    request = LockRequest(
+    lock_request = LockRequest(
         project=project,
         path=path,
         agent=agent,
@@ -88,15 +88,17 @@ def request(
         wait_ms=wait_ms,
         notify=notify,
     )
-    return _acquire(tx, request)
+    return _acquire(tx, lock_request)
 
 
-def _acquire(tx: Tx, request: LockRequest) -> Lock:
+def _acquire(tx: Tx, lock_request: LockRequest) -> Lock:
     """Renew the owner's own lock, or grant, queue or refuse a new one."""
-    wait_until = None if request.wait_ms is None else lease_expiry(tx.now, request.wait_ms)
-    draft = _build_draft(tx, request)
+    wait_until = (
+        None if lock_request.wait_ms is None else lease_expiry(tx.now, lock_request.wait_ms)
+    )
+    draft = _build_draft(tx, lock_request)
     tx.serialize(f"locks:{draft.project_id}")
-    candidates = _list_candidates(tx, draft)
+    candidates = _refresh_candidates(tx, draft)
     own = _find_own(draft, candidates)
     if own is not None:
         return _renew_own(tx, own, draft, wait_until, candidates)
@@ -108,23 +110,23 @@ def _acquire(tx: Tx, request: LockRequest) -> Lock:
     return _enqueue(tx, draft, wait_until)
 
 
-def _build_draft(tx: Tx, request: LockRequest) -> Lock:
+def _build_draft(tx: Tx, lock_request: LockRequest) -> Lock:
     """Return the lock as it would be granted. It has no row yet, so it ranks behind all others."""
-    until = lease_expiry(tx.now, request.ttl_ms)
-    target = resolve.get_project(tx, request.project)
+    until = lease_expiry(tx.now, lock_request.ttl_ms)
+    target = resolve.get_project(tx, lock_request.project)
     return Lock(
         id="",
         fence=LAST_NUMBER,
         state=LockState.HELD,
         project_id=target.id,
-        path=resolve.resolve_pattern(target, request.path),
-        mode=resolve.parse_mode(request.mode),
-        owner=resolve.resolve_owner(tx, request.agent),
-        run_id=check_optional_text(request.run, "The run", max_bytes=MAX_NAME),
-        reason=check_optional_text(request.reason, "The reason", max_bytes=MAX_REASON),
-        ttl_ms=request.ttl_ms,
+        path=resolve.resolve_pattern(target, lock_request.path),
+        mode=resolve.parse_mode(lock_request.mode),
+        owner=resolve.resolve_owner(tx, lock_request.agent),
+        run_id=check_optional_text(lock_request.run, "The run", max_bytes=MAX_NAME),
+        reason=check_optional_text(lock_request.reason, "The reason", max_bytes=MAX_REASON),
+        ttl_ms=lock_request.ttl_ms,
         lease_until=until,
-        notify=request.notify,
+        notify=lock_request.notify,
         created_at=tx.now,
         held_at=tx.now,
         ended_at=None,
@@ -152,7 +154,7 @@ def _enqueue(tx: Tx, draft: Lock, wait_until: int) -> Lock:
     return _create(tx, replace(draft, lease_until=wait_until, held_at=None), "request")
 
 
-def _list_candidates(tx: Tx, draft: Lock) -> list[Lock]:
+def _refresh_candidates(tx: Tx, draft: Lock) -> list[Lock]:
     """List the live locks that can conflict with a pattern.
 
     Expired ones are ended first, so that the requests that waited for them are granted before this
@@ -289,7 +291,7 @@ def release_for_run(tx: Tx, run: str) -> list[Lock]:
     return _end_all(tx, tx.all(sql.LIVE_OF_RUN, run_id=run))
 
 
-def delete_of_project(tx: Tx, project_id: str) -> None:
+def release_project(tx: Tx, project_id: str) -> None:
     """End the locks of a project that is being deleted, and delete its touches."""
     tx.serialize(f"locks:{project_id}")
     for lock in _list_live(tx, project_id, include_expired=True):

@@ -61,6 +61,10 @@ def _resolve(inside: str, plain: str) -> tuple[str, bool]:
 
     Like `realpath`, but without the system calls for the components above `inside`.
     """
+    # Called inside the transaction: only the transaction knows the project's directory, and the
+    # names of a path and of a project must be resolved for the same store state. The cost is one
+    # lstat for each component of the path. A directory on a network mount that hangs blocks the
+    # caller, and on SQLite also the other writers, until the mount answers.
     parts = [part for part in plain.split("/") if part not in ("", ".")]
     if not plain.startswith("/") and ".." not in parts:
         path, mode = inside.rstrip("/"), S_IFDIR

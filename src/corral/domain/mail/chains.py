@@ -117,7 +117,7 @@ def check_hop_limit(tx: Tx, chain: Chain | None) -> None:
 
 def load(tx: Tx, table: ChainTable, id: str) -> Chain | None:
     """Return the chain of a schedule, question or delegation; None: a person created it."""
-    for correlation_id, hops in tx.run(chains_sql.get_chain(table), id=id):
+    for correlation_id, hops in tx.run(chains_sql.build_select_chain(table), id=id):
         return Chain(correlation_id, hops) if correlation_id is not None else None
     return None
 
@@ -129,7 +129,10 @@ def save(tx: Tx, table: ChainTable, id: str, chain: Chain | None) -> None:
     stored = load(tx, table, id)
     if stored is None or chain.hops > stored.hops:
         tx.run(
-            chains_sql.set_chain(table), id=id, correlation_id=chain.correlation_id, hops=chain.hops
+            chains_sql.build_update_chain(table),
+            id=id,
+            correlation_id=chain.correlation_id,
+            hops=chain.hops,
         )
 
 

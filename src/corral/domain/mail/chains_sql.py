@@ -94,13 +94,13 @@ SET_ALL_READ_BY = Statement(
 
 
 @cache
-def get_chain(table: str) -> Statement:
+def build_select_chain(table: str) -> Statement:
     """Build the statement that reads the chain of a row in another concept's table."""
     return Statement(f"SELECT correlation_id, hops FROM {table} WHERE id = :id")
 
 
 @cache
-def set_chain(table: str) -> Statement:
+def build_update_chain(table: str) -> Statement:
     """Build the statement that stores the chain of a row in another concept's table."""
     return Statement(
         f"UPDATE {table} SET correlation_id = :correlation_id, hops = :hops WHERE id = :id"

@@ -115,7 +115,7 @@ class StalledMailbox(msgspec.Struct, frozen=True):
 class OverlongLeases(msgspec.Struct, frozen=True):
     """Claimed letters whose lease ends too far in the future."""
 
-    letters: int
+    count: int
     first_seq: int | None
     until: int | None
 
@@ -161,23 +161,23 @@ class LetterChain(msgspec.Struct, frozen=True):
 def build_letter(number: int, values: Mapping[str, Any], state: LetterState) -> Letter:
     """Build the letter from the values of its INSERT, without reading it back."""
     return Letter(
-        f"let_{number}",
-        values["mailbox"],
-        values.get("sender"),
-        values.get("project_id"),
-        values.get("key"),
-        _BODY_DECODER.decode(values["body"]),
-        -values["rank"],
-        state,
-        values["due_at"],
-        values["queue_at"],
-        values.get("expires_at"),
-        None,
-        0,
-        0,
-        None,
-        values["created_at"],
-        None,
+        id=f"let_{number}",
+        mailbox=values["mailbox"],
+        sender=values.get("sender"),
+        project_id=values.get("project_id"),
+        key=values.get("key"),
+        body=_BODY_DECODER.decode(values["body"]),
+        priority=-values["rank"],
+        state=state,
+        due_at=values["due_at"],
+        queue_at=values["queue_at"],
+        expires_at=values.get("expires_at"),
+        owner=None,
+        fence=0,
+        attempts=0,
+        last_error=None,
+        created_at=values["created_at"],
+        ended_at=None,
     )
 
 

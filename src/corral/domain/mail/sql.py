@@ -86,7 +86,7 @@ UNCLAIMED_BY_KEY = Statement("""
 OVERLONG_LEASES = Query(
     OverlongLeases,
     """
-    SELECT count(*) AS letters, min(seq) AS first_seq, max(due_at) AS until
+    SELECT count(*) AS "count", min(seq) AS first_seq, max(due_at) AS until
     FROM letters WHERE state = 'waiting' AND owner IS NOT NULL AND due_at > :after
     """,
 )

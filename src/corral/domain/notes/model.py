@@ -28,23 +28,34 @@ CORE_CATEGORY = "core"
 
 
 class Note(msgspec.Struct, frozen=True):
+    """A text that is remembered for an agent, a project or everyone."""
+
     id: str
     scope: str
     """everyone, project:ID or agent:NAME."""
     project_id: str | None
+    """The project of the scope; None: the scope is not a project."""
     category: str
+    """core, decision, gotcha, pattern or another word; see CORE_CATEGORY."""
     key: str | None
+    """Unique among the current notes of a scope: a new note supersedes the one with its key."""
     text: str
     source: str
+    """Who added it."""
     confidence: int
     """In percent."""
     uses: int
+    """How often it was given to an agent."""
     used_at: int | None
+    """When it was last given to an agent."""
     supersedes: str | None
+    """The note that it replaced."""
     state: NoteState
     expires_at: int | None
+    """From this time on, it is ignored; None: never."""
     created_at: int
     ended_at: int | None
+    """When it was superseded."""
 
 
 class RankedNote(msgspec.Struct, frozen=True):

@@ -170,7 +170,7 @@ def record_use(tx: Tx, notes: Sequence[str]) -> None:
     tx.run(sql.RECORD_USE, keys_=encode_json(list(notes), "The notes"), now=tx.now)
 
 
-def list_of_project(tx: Tx, project_id: str, *, limit: int = 100) -> list[str]:
+def list_ids_of_project(tx: Tx, project_id: str, *, limit: int = 100) -> list[str]:
     """Return the ids of a project's notes, for deletion with the project."""
     return [id for (id,) in tx.run(sql.IDS_OF_SCOPE, scope=f"project:{project_id}", limit=limit)]
 

@@ -10,28 +10,42 @@ from corral.kernel.errors import Invalid
 
 
 class PlanStep(msgspec.Struct, frozen=True):
+    """One step of a plan."""
+
     content: str
     status: str = "pending"
     """pending, in_progress or completed, as in the Agent Client Protocol."""
     priority: str = "medium"
+    """high, medium or low."""
 
 
 class Plan(msgspec.Struct, frozen=True):
+    """The steps that an agent, or a run without an agent, published last."""
+
     subject: str
+    """Id of the agent, or of the run without an agent."""
     run_id: str | None
+    """The run that published it."""
     project_id: str | None
     entries: list[PlanStep]
+    """The steps, in order."""
     updated_at: int
 
 
 class Progress(msgspec.Struct, frozen=True):
+    """The last progress report of an agent about a task, or in general."""
+
     id: str
+    """AGENT/TASK; without a task, AGENT/."""
     agent_id: str
     task_id: str | None
+    """The task; None: a general report."""
     run_id: str | None
+    """The run that reported it."""
     project_id: str | None
     summary: str
     percent: int | None
+    """0 to 100; None: not reported."""
     updated_at: int
 
 

@@ -126,7 +126,7 @@ def list_progress(
     return sql.REPORTS.page(tx, after=after, limit=limit)
 
 
-def forget_project(tx: Tx, project_id: str) -> None:
+def delete_project_rows(tx: Tx, project_id: str) -> None:
     """Delete the plans and progress reports of a project that is being deleted."""
     tx.run(sql.DELETE_PLANS, project=project_id)
     tx.run(sql.DELETE_PROGRESS, project=project_id)

@@ -176,6 +176,9 @@ def _apply_change(tx: Tx, id: str, changed: dict[str, Any]) -> Project:
 
 def resolve_dir(dir: str | Path, *, must_exist: bool = False) -> str:
     """Return the real path of a directory; raises Invalid when it must exist and does not."""
+    # Called inside the transaction: most operations accept a project by its directory, and one
+    # rule must resolve it for all callers. It reads metadata only, so a retry is harmless; a
+    # network mount that hangs blocks the caller, and on SQLite also the other writers.
     text = check_text(os.fspath(dir), "The directory", max_bytes=MAX_DIR)
     real = os.path.realpath(os.path.expanduser(text))
     if must_exist and not os.path.isdir(real):

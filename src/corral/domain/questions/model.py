@@ -47,28 +47,41 @@ class Vote(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
+    """A request for an answer, with options and a deadline."""
+
     id: str
     project_id: str | None
     asker: str
+    """The mailbox that gets the answer."""
     run_id: str | None
+    """The run that asked; None: not known."""
     key: str | None
+    """The idempotency key, unique per asker."""
     text: str
     options: list[str]
+    """The possible answers; empty: any text."""
     free_text: bool
     """Whether any text is accepted."""
     answerers: list[str]
+    """The mailboxes that may answer, as user:NAME or agent:NAME; empty: any person."""
     fallback: str | None
+    """The answer that applies when there is none in time, or no agreement."""
     effect: str | None
     """Everything that is done on the answer, in words."""
     required_votes: int
     """How many people must give the same answer."""
     votes: list[Vote]
+    """The answers so far, where several are required."""
     state: QuestionState
     answer: str | None
+    """The answer, or the fallback when it expired."""
     answered_by: str | None
+    """Who answered; several names, joined by commas, where several votes decided."""
     deadline_at: int
+    """From this time on, answers are rejected."""
     created_at: int
     ended_at: int | None
+    """When it was answered, expired or was withdrawn."""
 
 
 MAX_ANSWERERS = 20

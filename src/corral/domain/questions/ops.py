@@ -257,7 +257,7 @@ def next_due(tx: Tx) -> int | None:
     return time
 
 
-def withdraw_all(tx: Tx, project_id: str) -> None:
+def release_project(tx: Tx, project_id: str) -> None:
     """Withdraw the open questions of a project that is being deleted."""
     for (id,) in tx.run(sql.WAITING.of_project, project_id=project_id):
         _withdraw(tx, id, tx.actor, "its project was deleted")

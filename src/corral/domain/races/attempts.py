@@ -62,8 +62,8 @@ def retry(tx: Tx, race: str, attempt: str | int, *, folder: str) -> Race:
 
 def cancel(tx: Tx, race: str, attempt: str | int, *, reason: str | None = None) -> Attempt:
     """Cancel an open attempt. The caller has to stop its run."""
-    why = check_optional_text(reason, "The reason") or "cancelled"
-    return end_attempt(tx, find_attempt(lock_race(tx, race), attempt), "cancel", why)
+    reason = check_optional_text(reason, "The reason") or "cancelled"
+    return end_attempt(tx, find_attempt(lock_race(tx, race), attempt), "cancel", reason)
 
 
 def end_attempt(tx: Tx, attempt: Attempt, verb: str, reason: str | None, **columns: Any) -> Attempt:

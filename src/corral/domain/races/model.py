@@ -200,39 +200,63 @@ class AttemptSpec(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
+    """One agent's try in a race, in its own worktree."""
+
     id: str
     race_id: str
     round_id: str
     project_id: str
     number: int
+    """Its number in the round, from 1."""
     state: AttemptState
     agent: str | None
+    """The name of the agent; None: the default agent of the project."""
     agent_version: int | None
+    """The version of the agent's definition that its run was started with."""
     provider: str | None
+    """The agent CLI of its run."""
     model: str | None
     variation: str | None
+    """The text that was added to the prompt of the round."""
     prompt: str
+    """The complete prompt, with the variation."""
     branch: str
+    """The git branch of its worktree. Each try has its own branch and worktree."""
     worktree: str
     port: int | None
+    """A port that is reserved for a server of the attempt."""
     sandbox: str | None
+    """The kind of its sandbox, or none; None: not started yet."""
     run_id: str | None
+    """The run of the current try."""
     session_id: str | None
     try_number: int
+    """1 for the first try; each retry increments it."""
     commit: str | None
+    """The commit with its work."""
     checked_tree: str | None
+    """A fingerprint of the worktree after the checks, which shows later changes."""
     passed: bool | None
+    """Whether it passed all checks; None: it was not checked, or there are no checks."""
     checks: list[CheckResult]
     files: int | None
+    """Number of changed files."""
     insertions: int | None
+    """Number of added lines."""
     deletions: int | None
+    """Number of deleted lines."""
     previous_cost_micros: int | None
+    """Cost of the earlier tries; None: there are none, or it is not known."""
     cost_micros: int | None
+    """Known cost of all tries; None: not known."""
     reason: str | None
+    """Why it is in this state, such as the failed check."""
     created_at: int
     started_at: int | None
+    """When its run was requested."""
     ended_at: int | None
     cleaned_at: int | None
+    """When its worktree was removed."""
     score: float | None = None
     """From 0 to 1; see `ranking`."""
     rank: int | None = None
@@ -263,18 +287,22 @@ class JudgeVerdict(msgspec.Struct, frozen=True):
     round_id: str
     project_id: str
     number: int
+    """Its number in the round, from 1."""
     state: VerdictState
     judge: str
+    """The name of the agent that judges."""
     model: str | None
     run_id: str | None
     labels: dict[str, str]
     """Attempt ids by the label shown to the judge, in the order in which they were shown."""
     prompt_hash: str
+    """Identifies the prompt that the judge was given."""
     truncated: bool
     """Whether a diff was too long to be shown completely."""
     ranking: list[list[str]] | None
     """Groups of attempt ids, the best first. The attempts of a group are tied."""
     reason: str | None
+    """The judge's explanation, or why the verdict failed."""
     cost_micros: int | None
     created_at: int
     ended_at: int | None
@@ -285,9 +313,12 @@ class Selection(msgspec.Struct, frozen=True):
 
     round_id: str
     number: int
+    """Its number in the round, from 1. The last one is in force."""
     verb: str
+    """select, overrule or graft."""
     attempt_id: str
     commit: str
+    """The winner's commit after the selection, from which the next round starts."""
     ranked_first_id: str | None
     """The attempt that ranked first at that time, for comparison."""
     selected_by: str
@@ -301,9 +332,12 @@ class Graft(msgspec.Struct, frozen=True):
     id: str
     round_id: str
     attempt_id: str
+    """The attempt whose files were tried."""
     files: list[str]
     commit: str | None
+    """The commit that was tried; None: the changes conflicted with the winner."""
     kept: bool
+    """Whether the commit became the winner's."""
     checks: list[CheckResult]
     reason: str
     created_by: str
@@ -324,28 +358,44 @@ class GraftTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Round(msgspec.Struct, frozen=True):
+    """Attempts from one base commit, of which one wins."""
+
     id: str
     race_id: str
     project_id: str
     number: int
+    """Its number in the race, from 1."""
     state: RoundState
     parent_id: str | None
+    """The round whose winner is the base; None: it starts from the base commit of the race."""
     base_attempt_id: str | None
+    """The attempt that won that round."""
     base_commit: str
+    """The commit from which its attempts start."""
     prompt: str
     budget_micros: int | None
+    """Maximum cost of the round, which its attempts share; None: no limit."""
     winner_id: str | None
+    """The attempt that won."""
     winner_commit: str | None
+    """The winner's commit, with grafted files. The next round starts from it."""
     reason: str | None
+    """Why the winner was selected, or why the round failed or was abandoned."""
     decided_by: str | None
+    """The actor that selected the winner, or `auto (…)` for a selection by the race itself."""
     needs_driver: bool
     """Whether a driver still has work to do: attempts, a judge, or an automatic selection."""
     host: str
+    """The machine that has the worktrees. Only its drivers work on the round."""
     owner: str | None
+    """The driver that holds the lease, or held it last."""
     fence: int
+    """The fencing token. It is incremented whenever a driver acquires the round."""
     lease_until: int | None
+    """End of the driver's lease; None: no driver has it."""
     created_at: int
     ended_at: int | None
+    """When its winner was selected or it was abandoned."""
     attempts: list[Attempt] = []
     verdicts: list[JudgeVerdict] = []
     selections: list[Selection] = []
@@ -366,24 +416,36 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class Race(msgspec.Struct, frozen=True):
+    """Several attempts at the same work, in rounds."""
+
     id: str
     project_id: str
     name: str
     prompt: str
+    """The prompt of the first round."""
     state: RaceState
     repository: str
+    """The git repository of the worktrees; empty for an imported race."""
     subdirectory: str
+    """The path of the project's directory inside the repository; empty for its root."""
     managed_repository: bool
     """Whether Corral created the repository, because the directory is in none."""
     branch: str | None
+    """The branch that was checked out at the start; None for a detached HEAD."""
     base_commit: str
+    """The base commit of the first round."""
     host: str
+    """The machine that has the worktrees."""
     plan: RacePlan
     budget_micros: int | None
+    """Maximum cost of all rounds; None: no limit of its own."""
     merged_commit: str | None
+    """The winner's commit that was merged last."""
     reason: str | None
+    """Why it was completed or abandoned."""
     created_at: int
     created_by: str
+    """The actor that started it. An agent or a person is notified about its rounds."""
     ended_at: int | None
     rounds: list[Round] = []
     spent_micros: int | None = None

@@ -148,12 +148,12 @@ def _find_parent(race: Race, from_round: int | None) -> Round:
     if from_round is not None:
         decided = [round for round in decided if round.number == from_round]
     if not decided:
-        why = "no round has a winner"
+        problem = "no round has a winner"
         if from_round is not None:
-            why = f"it has no round {from_round} with a winner"
+            problem = f"it has no round {from_round} with a winner"
         raise Refused(
-            f"Cannot start another round of {race.id}: {why}. Show its rounds with `corral race "
-            f"show {race.id}`.",
+            f"Cannot start another round of {race.id}: {problem}. Show its rounds with "
+            f"`corral race show {race.id}`.",
             id=race.id,
             reason="no_winner",
         )
@@ -258,15 +258,21 @@ def abandon(tx: Tx, race: str, *, round: int | None = None, reason: str | None =
     Open attempts are cancelled. The driver stops their runs.
     """
     locked = lock_race(tx, race)
-    why = check_optional_text(reason, "The reason")
+    reason = check_optional_text(reason, "The reason")
     if round is not None:
-        _abandon_round(tx, find_round(locked, round), why)
+        _abandon_round(tx, find_round(locked, round), reason)
         return get(tx, locked.id)
     for open_round in locked.rounds:
         if open_round.ended_at is None:
-            _abandon_round(tx, open_round, why)
+            _abandon_round(tx, open_round, reason)
     transition(
-        tx, sql.RACES, "abandon", locked.id, event_data={"reason": why}, ended_at=tx.now, reason=why
+        tx,
+        sql.RACES,
+        "abandon",
+        locked.id,
+        event_data={"reason": reason},
+        ended_at=tx.now,
+        reason=reason,
     )
     return get(tx, locked.id)
 
@@ -300,9 +306,15 @@ def finish(tx: Tx, race: str, *, reason: str | None = None) -> Race:
             "winner or abandon it first.",
             id=locked.id,
         )
-    why = check_optional_text(reason, "The reason")
+    reason = check_optional_text(reason, "The reason")
     transition(
-        tx, sql.RACES, "finish", locked.id, event_data={"reason": why}, ended_at=tx.now, reason=why
+        tx,
+        sql.RACES,
+        "finish",
+        locked.id,
+        event_data={"reason": reason},
+        ended_at=tx.now,
+        reason=reason,
     )
     return get(tx, locked.id)
 
@@ -310,7 +322,7 @@ def finish(tx: Tx, race: str, *, reason: str | None = None) -> Race:
 # -- updates -------------------------------------------------------------------------------------
 
 
-def set_budget(tx: Tx, race: str, budget_micros: int | None, rounds: int) -> Race:
+def set_plan_limits(tx: Tx, race: str, budget_micros: int | None, rounds: int) -> Race:
     """Change the budget and the planned number of rounds of a race."""
     locked = lock_race(tx, race)
     if budget_micros is not None:

@@ -3,7 +3,7 @@
 import re
 
 from corral.domain.races.model import Attempt, Race, Round, RoundState
-from corral.kernel.errors import NotFound
+from corral.kernel.errors import Ambiguous, NotFound
 from corral.kernel.validation import MAX_NAME
 
 _REFERENCE = re.compile(r"(?:(?P<round>\d{1,6})[.:/])?(?P<number>\d{1,6})")
@@ -25,7 +25,7 @@ def make_worktree_path(folder: str, race: Race, round: int, number: int, try_num
 def find_attempt(race: Race, reference: str | int) -> Attempt:
     """Return an attempt by NUMBER in the latest round, ROUND.NUMBER, its id or a prefix of it.
 
-    Raises NotFound unless exactly one attempt matches.
+    Raises NotFound without a match, and Ambiguous when several ids begin with the prefix.
     """
     text = str(reference)
     match = _REFERENCE.fullmatch(text)
@@ -39,12 +39,21 @@ def find_attempt(race: Race, reference: str | int) -> Attempt:
             if attempt.number == int(match["number"])
         ]
     else:
-        attempts = [attempt for round in race.rounds for attempt in round.attempts]
-        matches = [attempt for attempt in attempts if attempt.id.startswith(text)]
-    if len(matches) != 1 or len(text) > MAX_NAME:
-        what = "Several attempts match" if len(matches) > 1 else "No attempt matches"
+        matches = [
+            attempt
+            for round in race.rounds
+            for attempt in round.attempts
+            if text.startswith("att_") and attempt.id.startswith(text)
+        ]
+    if len(matches) > 1:
+        raise Ambiguous(
+            f"Several attempts of {race.id} match {text!r}. Use ROUND.NUMBER or a longer id.",
+            id=race.id,
+            candidates=[attempt.id for attempt in matches],
+        )
+    if not matches:
         raise NotFound(
-            f"{what} {text[:MAX_NAME]!r} in {race.id}. Use its number in round "
+            f"No attempt matches {text[:MAX_NAME]!r} in {race.id}. Use its number in round "
             f"{race.latest.number} (the latest), ROUND.NUMBER, or its id.",
             id=race.id,
             attempt=text[:MAX_NAME],

@@ -20,7 +20,7 @@ def delete_races(tx: Tx, ids: Sequence[str]) -> int:
     return len(tx.run(sql.DELETE, keys_=keys))
 
 
-def forget_project(tx: Tx, project_id: str) -> None:
+def delete_project_rows(tx: Tx, project_id: str) -> None:
     """Delete the races of a project that is being deleted.
 
     `corral race clean --orphans` finds the worktrees that are left.

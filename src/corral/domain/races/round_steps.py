@@ -154,9 +154,9 @@ def _record_run_end(tx: Tx, attempt: Attempt, run: Run) -> Attempt:
             model=run.model,
         )
     code = f" with {run.exit_code}" if run.exit_code else ""
-    why = f"its run {run.id} ended ({run.state}{code})"
-    why += f": {run.reason}" if run.reason else ""
-    return end_attempt(tx, attempt, _VERB_OF_END.get(run.state, "fail"), why[:MAX_REASON])
+    reason = f"its run {run.id} ended ({run.state}{code})"
+    reason += f": {run.reason}" if run.reason else ""
+    return end_attempt(tx, attempt, _VERB_OF_END.get(run.state, "fail"), reason[:MAX_REASON])
 
 
 def mark_run_deleted(tx: Tx, round: Round, attempt: Attempt) -> Attempt:

@@ -39,7 +39,7 @@ def select(
     selection records which attempt ranked first.
     """
     locked = lock_race(tx, race)
-    why = check_optional_text(reason, "The reason")
+    reason = check_optional_text(reason, "The reason")
     winner = _get_first_ranked(locked) if attempt is None else find_attempt(locked, attempt)
     round = next(other for other in locked.rounds if other.id == winner.round_id)
     _check_selection(tx, locked, round, winner, overrule=overrule)
@@ -56,16 +56,21 @@ def select(
         sql.ROUNDS,
         verb,
         round.id,
-        event_data={"winner": winner.id, "commit": winner_commit, "by": selected_by, "reason": why},
+        event_data={
+            "winner": winner.id,
+            "commit": winner_commit,
+            "by": selected_by,
+            "reason": reason,
+        },
         winner_id=winner.id,
         winner_commit=winner_commit,
-        reason=why,
+        reason=reason,
         decided_by=selected_by,
         # A judge that is still running is recorded all the same.
         needs_driver=int(round.has_pending_verdict),
         ended_at=tx.now,
     )
-    _record_selection(tx, round, verb, winner.id, winner_commit, selected_by, why)
+    _record_selection(tx, round, verb, winner.id, winner_commit, selected_by, reason)
     return get(tx, locked.id)
 
 

@@ -20,21 +20,12 @@ from corral.domain.races.model import (
 )
 from corral.kernel.pagination import LAST_ID
 
-_RACE = """id, project_id, name, prompt, state, repository, subdirectory, managed_repository,
-    branch, base_commit, host, plan, budget_micros, merged_commit, reason, created_at, created_by,
-    ended_at"""
-_ROUND = """id, race_id, project_id, number, state, parent_id, base_attempt_id, base_commit, prompt,
-    budget_micros, winner_id, winner_commit, reason, decided_by, needs_driver, host, owner, fence,
-    lease_until, created_at, ended_at"""
-_ATTEMPT = """id, race_id, round_id, project_id, number, state, agent, agent_version, provider,
-    model, variation, prompt, branch, worktree, port, sandbox, run_id, session_id, try_number,
-    commit_id AS "commit", checked_tree, passed, checks, files, insertions, deletions,
-    previous_cost_micros, cost_micros, reason, created_at, started_at, ended_at, cleaned_at"""
+_RACE = columns_of(Race, omit=("rounds", "spent_micros"))
+_ROUND = columns_of(Round, omit=("attempts", "verdicts", "selections", "grafts"))
+_ATTEMPT = columns_of(Attempt, omit=("score", "rank", "is_winner"), commit="commit_id")
 _VERDICT = columns_of(JudgeVerdict)
-_SELECTION = """round_id, number, verb, attempt_id, commit_id AS "commit", ranked_first_id,
-    selected_by, reason, selected_at"""
-_GRAFT = """id, round_id, attempt_id, files, commit_id AS "commit", kept, checks, reason,
-    created_by, created_at"""
+_SELECTION = columns_of(Selection, commit="commit_id")
+_GRAFT = columns_of(Graft, commit="commit_id")
 
 IDS = IdColumn("race", "rac", "races")
 ROUND_IDS = IdColumn("round", "rnd", "rounds")

@@ -144,54 +144,98 @@ class Run(msgspec.Struct, frozen=True):
 
     id: str
     name: str | None
+    """A name for commands, unique among live runs."""
     title: str | None
+    """One line about the run: the start of its prompt, unless the caller gave a title."""
     state: RunState
     project_id: str | None
     session_id: str | None
+    """The session to which its turns belong; None: it is not part of a session."""
     agent_id: str | None
+    """None: a plain command, or an agent CLI without an agent record."""
     agent_version: int | None
+    """The version of the agent's definition that it was started with."""
     parent_id: str | None
+    """The run whose process requested this one."""
     provider: str
+    """The agent CLI: claude, codex, …; plain for any other command."""
     provider_version: str | None
+    """The version that the agent CLI reported."""
     model: str | None
+    """The model that the agent CLI reported."""
     mode: RunMode
+    """How input and output are connected."""
     command: str
+    """The program; `args` has its arguments."""
     args: list[str]
     cwd: str
     owner: str | None
+    """The supervisor that holds the lease, or held it last."""
     fence: int
+    """The fencing token. Each start, restart, take-over, requeue and end increments it."""
     lease_until: int | None
+    """End of the supervisor's lease; while queued, end of a dispatcher's claim. None: nothing holds
+    it."""
     seen_at: int | None
     """When the supervisor last reported."""
     node_id: str | None
+    """The node that runs it or has claimed it, if a daemon serves that machine."""
     host: str | None
+    """The machine that runs it; while queued, the machine that it is pinned to. None: any
+    machine."""
     boot_id: str | None
+    """The boot of that machine. After a reboot, the recorded processes are known to be gone."""
     pid: int | None
+    """The agent's process, or while starting the process that will execute the agent."""
     start_token: str | None
+    """The kernel's start time of that process, which tells it from a later process with the same
+    pid."""
     supervisor_pid: int | None
     supervisor_token: str | None
+    """The kernel's start time of the supervisor."""
     attempts: int
+    """How often its program was started."""
     quick_failures: int
+    """How many attempts in a row failed within seconds. It sets the back-off and ends the
+    restarts."""
     due_at: int
+    """The earliest start: the requested time, the end of a back-off, or the reset of a quota."""
     stop_kind: StopKind | None
+    """Why it is being stopped; None: no stop was requested. It decides the final state."""
     stop_reason: str | None
+    """The reason of the stop, for people."""
     exit_code: int | None
+    """The agent's exit code; None: not known, or ended by a signal."""
     signal: int | None
+    """The signal that ended the agent."""
     reason: str | None
+    """Why it is in this state: how it ended, or why it was requeued, parked or deferred."""
     attention: Attention | None
+    """Why it needs a person; None: it does not."""
     attention_at: int | None
+    """When `attention` was last set."""
     dialog: Dialog | None
+    """The question that it asks now."""
     screen_rows: int | None
+    """The size of its terminal, with `screen_columns`; None: it has no terminal."""
     screen_columns: int | None
     tokens: int | None
+    """Tokens used so far, over all attempts; None: not known."""
     cost_micros: int | None
+    """Cost so far in millionths of a dollar, over all attempts; None: not known."""
     output_bytes: int
+    """Size of the output at the last heartbeat, or at the end."""
     cpu_ms: int | None
+    """CPU time of its process tree; None: not measured."""
     peak_bytes: int | None
+    """Peak memory of its process tree; None: not measured."""
     created_at: int
+    """When it was requested."""
     started_at: int | None
+    """When its program was first started."""
     ended_at: int | None
     denials: list[Denial] | None
+    """The denied tool calls, by attempt and tool."""
 
     @property
     def denied(self) -> dict[str, int]:
@@ -211,13 +255,18 @@ class Run(msgspec.Struct, frozen=True):
         return format_retry_command(self.id, self.denied)
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """A one-line description: the title, or the command line."""
-        return self.title or " ".join(filter(None, [self.command, *self.args]))
+        return describe_run(self.title, self.command, self.args)
 
     @property
     def is_live(self) -> bool:
         return self.ended_at is None
+
+
+def describe_run(title: str | None, command: str, args: Sequence[str]) -> str:
+    """Describe a run in one line: its title, or its command line without empty arguments."""
+    return title or " ".join(filter(None, [command, *args]))
 
 
 SESSION_SANDBOX_PREFIX = "session:"
@@ -228,22 +277,37 @@ class Launch(msgspec.Struct, frozen=True):
 
     run_id: str
     host: str | None
+    """The machine that must run it; None: any."""
     labels: list[str]
+    """Labels that the node must offer."""
     prompt: str | None
     resume_session: str | None
+    """The provider's id of the conversation to resume."""
     env: dict[str, str]
+    """Environment variables that were given by value."""
     secrets: dict[str, str]
+    """Names of environment variables, with references to secrets; never the values."""
     approvals: list[str]
+    """Classes of permission prompts that are approved in advance; see `runs/spec.py`."""
     raw: bool
+    """Whether the command line is used as given, without options for the agent CLI."""
     interactive: bool
+    """Whether it is a conversation at a terminal instead of one prompt."""
     timeout_ms: int | None
+    """The time limit of the run."""
     idle_ms: int | None
+    """The run is ended after this time without activity."""
     grace_period_ms: int
+    """The time between SIGTERM and SIGKILL."""
     max_restarts: int
     budget_micros: int | None
+    """The spending limit of this run, in millionths of a dollar."""
     max_output_bytes: int
+    """Maximum size of the stored output; the middle is dropped."""
     sandbox: str | None
+    """The kind of the sandbox; see `runs/spec.py`."""
     environment: dict[str, Any]
+    """The recorded environment of the start: commit, branch, versions, variables."""
 
     @property
     def has_session_sandbox(self) -> bool:

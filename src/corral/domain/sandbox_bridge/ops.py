@@ -85,9 +85,9 @@ def _build_row(tx: Tx, conversation: Conversation, letter: Letter, text: str) ->
     content: dict[str, Any] = {"text": text}
     place = places.load_place(tx, chat.place) if chat is not None else None
     if chat is not None:
-        content |= {"sender": chat.sender, "said": chat.text, "place": chat.place_name}
+        content |= {"sender": chat.sender, "original_text": chat.text, "place": chat.place_name}
     else:
-        content["said"] = transcribe(prompts.quote_letter(tx, conversation, letter))
+        content["original_text"] = transcribe(prompts.quote_letter(tx, conversation, letter))
     return InboundRow(
         id=build_row_id(letter),
         kind="chat" if chat is not None else "system",

@@ -248,7 +248,7 @@ def _end(
 def _find_occurrence(tx: Tx, letter: Letter) -> Occurrence | None:
     """Return the pending occurrence of a letter in the script queue; None when there is none.
 
-    Anyone may put letters into that queue, so only the key is trusted: `put_letter` chose it.
+    Any process can put letters into that queue, so only the key is trusted: `put_letter` chose it.
     """
     if letter.key is None or not letter.key.startswith("occ_"):
         return None

@@ -160,7 +160,7 @@ def find_next_at(tx: Tx) -> int | None:
     return time
 
 
-def run(tx: Tx, id: str) -> Letter:
+def fire_now(tx: Tx, id: str) -> Letter:
     """Fire a schedule now, in addition to its rule; its next time does not change."""
     schedule = get(tx, id)
     if schedule.state in (ScheduleState.FINISHED, ScheduleState.CANCELLED):
@@ -215,7 +215,7 @@ def cancel_timer(tx: Tx, id: str) -> Schedule:
     return _cancel(tx, timer.id)
 
 
-def cancel_of_project(tx: Tx, project_id: str) -> int:
+def release_project(tx: Tx, project_id: str) -> int:
     """Cancel every schedule of a project that is being deleted; returns how many."""
     ids = [row[0] for row in tx.run(sql.OF_PROJECT, project_id=project_id)]
     for id in ids:

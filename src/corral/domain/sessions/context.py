@@ -12,7 +12,7 @@ from corral.domain.sessions.lookup import (
 )
 from corral.domain.sessions.model import Context, Handoff, HandoffPolicy, Session
 from corral.domain.sessions.ops import list_turns
-from corral.domain.sessions.turn import MAX_TITLE, parse_number
+from corral.domain.sessions.turn_rows import MAX_TITLE, parse_turn_cursor
 from corral.kernel.errors import Invalid
 from corral.kernel.pagination import Page
 from corral.kernel.validation import (
@@ -121,7 +121,7 @@ def get_context(
     current = get_current(tx, session)
     active = _find_active_handoff(tx, current)
     from_turn = active.from_turn if active else current.cleared_turn
-    page = list_turns(tx, current, after=max(parse_number(after, 0), from_turn), limit=limit)
+    page = list_turns(tx, current, after=max(parse_turn_cursor(after, 0), from_turn), limit=limit)
     return Context(
         current.id,
         current.agent_id,

@@ -25,13 +25,13 @@ from corral.domain.sessions.model import (
     TurnRole,
     TurnText,
 )
-from corral.domain.sessions.turn import (
+from corral.domain.sessions.turn_rows import (
     MAX_TITLE,
     compute_turn_time,
     decode_turn,
     encode_turn,
     is_plain_text,
-    parse_number,
+    parse_turn_cursor,
     parse_turns,
 )
 from corral.kernel.errors import Conflict, Invalid, Refused
@@ -177,19 +177,19 @@ def append(
     agent of the session, unless `agent` names another. A turn writes no event.
     """
     new = NewTurn(
-        role,
-        content,
-        key,
-        tool_call_id,
-        tool_name,
-        arguments,
-        result,
-        is_error,
-        input_tokens,
-        output_tokens,
-        agent,
-        run,
-        meta,
+        role=role,
+        content=content,
+        key=key,
+        tool_call_id=tool_call_id,
+        tool_name=tool_name,
+        arguments=arguments,
+        result=result,
+        is_error=is_error,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        agent=agent,
+        run=run,
+        meta=meta,
     )
     row = encode_turn(new)
     id = resolve_id(tx, session)
@@ -254,7 +254,7 @@ def list_turns(
     A fork shows the turns of its parent as its own.
     """
     current = get_current(tx, session)
-    position = parse_number(after, LAST_NUMBER if newest else 0)
+    position = parse_turn_cursor(after, LAST_NUMBER if newest else 0)
     if newest:
         rows = lineage.list_newest(tx, current, position, check_limit(limit) + 1)
     else:

@@ -7,7 +7,7 @@ PRUNABLE = sql.PRUNABLE
 BATCH_SIZE = 1_000
 
 
-def list_of_project(tx: Tx, project_id: str, *, limit: int = 20) -> list[str]:
+def list_ids_of_project(tx: Tx, project_id: str, *, limit: int = 20) -> list[str]:
     """List the sessions of a project that have no forks; deleting them frees their parents."""
     return [id for (id,) in tx.run(sql.OF_PROJECT, project_id=project_id, limit=limit)]
 

@@ -4,7 +4,7 @@ from corral.db.listing import Listing
 from corral.db.statement import Query, Statement, columns_of
 from corral.domain.settings.model import Secret, Setting
 
-_SETTING = "name, value, scope, updated_at, updated_by"
+_SETTING = columns_of(Setting, omit=("help",))
 
 # At most one row for each scope.
 GET = Query(

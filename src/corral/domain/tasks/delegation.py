@@ -24,7 +24,7 @@ def delegate(
 ) -> Delegation:
     """Delegate a task to one agent; only that agent can claim it from now on.
 
-    The result of the task is sent back as a message. Earlier delegations of the task are cancelled.
+    The result of the task is sent back as a letter. Earlier delegations of the task are cancelled.
     """
     delegated = require_lead(tx, task, agent)
     for earlier in delegations.list_active_for_task(tx, delegated.id):
@@ -53,7 +53,7 @@ def cancel_delegation(
 ) -> list[Delegation]:
     """Cancel a delegation and all its parts.
 
-    An unread message is removed from its mailbox. A delegated task can be claimed by any agent of
+    An unread letter is removed from its mailbox. A delegated task can be claimed by any agent of
     its role again.
     """
     cancelled = delegations.cancel(tx, delegation, reason=reason, agent=agent)

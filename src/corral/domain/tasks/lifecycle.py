@@ -65,7 +65,7 @@ def claim(
         task: Task | None = _require_claimable(tx, find_in_project(tx, key, project_id), claimant)
     else:
         requested_role = check_optional_text(role, "The role", max_bytes=MAX_NAME)
-        task = _find_next_claimable(tx, project_id, claimant, requested_role)
+        task = _pick_claimable(tx, project_id, claimant, requested_role)
     return None if task is None else with_dependencies(tx, _claim(tx, task, claimant, until, run))
 
 
@@ -126,7 +126,7 @@ def _require_claimable(tx: Tx, task: Task, claimant: Agent) -> Task:
     return task
 
 
-def _find_next_claimable(tx: Tx, project_id: str, claimant: Agent, role: str | None) -> Task | None:
+def _pick_claimable(tx: Tx, project_id: str, claimant: Agent, role: str | None) -> Task | None:
     """Return the first claimable task that shares no file with a running one.
 
     Tasks that do share a file are marked as held back until the running task ends, so no later

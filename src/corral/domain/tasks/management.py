@@ -170,8 +170,8 @@ def _take_away(tx: Tx, before: Task, assignee: Agent | None) -> Task:
         lease_until=None,
         attempts=0,
     )
-    why = f"the task was assigned to {assignee.name}" if assignee else None
-    notify_stop(tx, before, "reassigned", why)
+    reason = f"the task was assigned to {assignee.name}" if assignee else None
+    notify_stop(tx, before, "reassigned", reason)
     return apply_consequences(tx, before, after)
 
 

@@ -118,38 +118,70 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Task(msgspec.Struct, frozen=True):
+    """A node of a project's task graph."""
+
     id: str
     project_id: str
     key: str
+    """Its name in the graph, unique among the tasks of the project that are not archived."""
     state: TaskState
     role: str | None
+    """The role of the agents that get it as their next task; None: any role."""
     title: str
     description: str | None
+    """The instructions for the agent."""
     files: list[str]
+    """Paths that it will change, relative to the project's directory. Tasks that share a path do
+    not run at the same time."""
     priority: int
+    """Tasks with a higher priority are claimed first."""
     check_command: str | None
+    """The command that accepts or rejects a submission by its exit code; None: it is reviewed."""
     lead: str | None
+    """The mailbox that is notified about the task and may manage it."""
     assignee_id: str | None
+    """The only agent that may claim it; None: any agent."""
     agent_id: str | None
+    """The agent that claimed it last; None after a release, reassignment, retry or reopening."""
     run_id: str | None
+    """The run of that claim: its heartbeats renew the lease, and its end takes the task back."""
     dir: str | None
+    """The working directory of the last claim, in which the check runs; None: the project's
+    directory."""
     fence: int
+    """The fencing token. Each claim and each reassignment increments it."""
     lease_until: int | None
+    """End of the claimant's lease while it is running."""
     attempts: int
+    """Number of claims since it was declared, submitted, retried, reopened or reassigned. A claim
+    that was given back voluntarily does not count."""
     open_dependencies: int
+    """Number of dependencies that are neither done nor skipped."""
     failed_dependencies: int
+    """Number of dependencies that failed, were cancelled or are blocked themselves."""
     conflicts_with_id: str | None
+    """The running task that shares files with it. It is held back until that one stops running."""
     blocked_by_id: str | None
+    """The failed or cancelled task that blocks it, directly or indirectly."""
     evidence: Evidence | None
+    """The evidence of the last submission, with the results of Corral's own checks."""
     reason: str | None
+    """Why it is in this state: the reason of a rejection, a failure or a block, or the reviewer's
+    note."""
     check_lease_until: int | None
+    """End of the lease of the process that runs the check. An expired one means that it crashed."""
     created_at: int
     created_by: str
+    """The actor that declared it."""
     ready_at: int | None
+    """When it became ready. It orders claims of equal priority, and a returned task keeps it."""
     started_at: int | None
+    """When it was claimed last."""
     submitted_at: int | None
+    """When it was submitted last."""
     ended_at: int | None
     archived_at: int | None
+    """When it was removed from the lists; None: it is listed."""
     depends_on: list[str] = []
     """Keys of the tasks it depends on."""
 

@@ -1,4 +1,4 @@
-"""Messages about a task, to its lead and to the agent that works on it."""
+"""Letters about a task, to its lead and to the agent that works on it."""
 
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
@@ -12,7 +12,7 @@ LETTER_MS = 30 * DAY
 
 
 def notify(tx: Tx, mailbox: str | None, task: Task, event: str, reason: str | None = None) -> None:
-    """Send a message about a task, at most once for each kind of message and claim.
+    """Put a letter about a task, at most once for each event and claim.
 
     The fence is part of the key, so a task that is claimed again can notify again.
     """

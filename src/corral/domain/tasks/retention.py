@@ -58,7 +58,7 @@ def delete_tasks(tx: Tx, ids: Sequence[str]) -> int:
     return len(tx.run(sql.DELETE, keys_=keys))
 
 
-def forget_project(tx: Tx, project_id: str) -> None:
+def delete_project_rows(tx: Tx, project_id: str) -> None:
     """Delete all tasks of a project that is being deleted."""
     while ids := [row[0] for row in tx.run(sql.IDS_OF_PROJECT, project=project_id, limit=1_000)]:
         delete_tasks(tx, ids)

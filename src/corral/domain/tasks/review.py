@@ -93,10 +93,10 @@ def begin_check(tx: Tx, task: str) -> Task:
     claimed = _claim_check(tx, candidate)
     if claimed is None:
         current = sql.TASKS.get(tx, candidate.id)
-        why = f"it is {current.state}"
+        problem = f"it is {current.state}"
         if current.state is TaskState.SUBMITTED:
-            why = "its check is already running"
-        raise Conflict(f"Cannot check {current.id}: {why}.", id=current.id, state=current.state)
+            problem = "its check is already running"
+        raise Conflict(f"Cannot check {current.id}: {problem}.", id=current.id, state=current.state)
     return claimed
 
 
@@ -143,9 +143,10 @@ def conclude_check(tx: Tx, task: Task, result: CommandResult) -> Task:
             evidence=encode_json(evidence, "The evidence"),
         )
         return with_dependencies(tx, apply_consequences(tx, locked, after))
-    why = f"its check exited with {result.exit_code}"
+    reason = f"its check exited with {result.exit_code}"
     last_line = (result.output or "").strip().rpartition("\n")[2][:200]
-    reason = f"{why}: {last_line}" if last_line else why
+    if last_line:
+        reason += f": {last_line}"
     rejected = _reject(tx, locked, reason, by="check", evidence=evidence)
     notify(tx, rejected.lead, rejected, "rejected", reason)
     return with_dependencies(tx, rejected)

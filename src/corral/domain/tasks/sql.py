@@ -7,11 +7,7 @@ from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Query, Statement, columns_of
 from corral.domain.tasks.model import TRANSITIONS, Dependency, RunningTask, Task, TaskStatus
 
-_COLUMNS = """id, project_id, key, state, role, title, description, files, priority,
-    check_command, lead, assignee_id, agent_id, run_id, dir, fence, lease_until, attempts,
-    open_dependencies, failed_dependencies, conflicts_with_id, blocked_by_id, evidence, reason,
-    check_lease_until, created_at, created_by, ready_at, started_at, submitted_at, ended_at,
-    archived_at"""
+_COLUMNS = columns_of(Task, omit=("depends_on",))
 _STATUS = columns_of(TaskStatus)
 
 IDS = IdColumn("task", "tsk", "tasks")

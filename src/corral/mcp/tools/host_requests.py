@@ -7,16 +7,16 @@ from msgspec import Meta
 from corral.mcp.call import ToolCall, ToolResult, WaitSeconds, WriteArguments
 
 ACTIONS = (
-    "create_agent {name, instructions, role?, model?}; schedule_task {text, cron | every_seconds, "
-    "time_zone?, script?, name?}: wakes you with the text; a script runs first and can skip the "
-    "wake-up; change_task {task, verb: pause, resume, run, cancel}: changes one of your schedules; "
-    "destination {place, name?}: lets you send to a chat; secret {name, reason}: a person stores "
-    "the secret, and you get a message that it exists, without its value."
+    "create_agent {name, instructions, role?, model?}; schedule_prompt {text, cron | "
+    "every_seconds, time_zone?, script?, name?}: wakes you with the text; a script runs first and "
+    "can skip the wake-up; change_prompt {schedule, verb: pause, resume, run, cancel}: changes one "
+    "of your schedules; destination {place, name?}: lets you send to a chat; secret {name, "
+    "reason}: a person stores the secret, and you get a message that it exists, without its value."
 )
 
 
 class RequestArguments(WriteArguments, kw_only=True):
-    action: Literal["create_agent", "schedule_task", "change_task", "destination", "secret"]
+    action: Literal["create_agent", "schedule_prompt", "change_prompt", "destination", "secret"]
     arguments: Annotated[dict[str, Any], Meta(description=ACTIONS)]
     wait_seconds: WaitSeconds = 0
 

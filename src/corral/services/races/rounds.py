@@ -82,7 +82,7 @@ def start_next_round(
     _validate(database, entries, race.plan, race.host, starting=entries, budget_micros=budget)
     if budget_micros is not None:
         rounds = max(race.plan.rounds, len(race.rounds) + 1)
-        database.write(lambda tx: ops.set_budget(tx, race.id, budget_micros, rounds))
+        database.write(lambda tx: ops.set_plan_limits(tx, race.id, budget_micros, rounds))
     folder = str(races_folder())
     database.write(
         lambda tx: ops.next_round(

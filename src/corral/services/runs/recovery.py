@@ -226,7 +226,7 @@ def _requeue_if_restartable(
     process.terminate_run_processes(
         None, _mark_of(run), grace_period_ms=supervision.LEFTOVER_GRACE_MS
     )
-    cause = outcome.end_reason(exit_status, None) if exit_status.known else reason
+    cause = outcome.end_reason(exit_status, None) if exit_status.is_known else reason
     queued = database.write(
         lambda tx: supervision.retry(tx, taken, exit_status, reason=cause, quick_failures=quick)
     )
@@ -255,7 +255,7 @@ def _kill_leftovers_and_end(
     mark = _mark_of(run)
     process.terminate_run_processes(None, mark, grace_period_ms=supervision.LEFTOVER_GRACE_MS)
     survivors = tuple(survivor.pid for survivor in process.find_run_processes(None, mark))
-    if exit_status.known:
+    if exit_status.is_known:
         known_status = exit_status._replace(survivors=survivors)
         current = database.write(
             lambda tx: ops.record_end(tx, taken, known_status), repeatable=True

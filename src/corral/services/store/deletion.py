@@ -79,26 +79,26 @@ def delete_project(tx: Tx, id: str) -> Project:
     from corral.domain.tasks import retention as task_retention
 
     project = projects.get(tx, id)
-    schedules.cancel_of_project(tx, project.id)
+    schedules.release_project(tx, project.id)
     budgets.delete_budgets_of_scope(tx, f"project:{project.id}")
     _delete_sessions_of_project(tx, project.id)
-    task_retention.forget_project(tx, project.id)
-    race_retention.forget_project(tx, project.id)
-    delegations.forget_project(tx, project.id)
-    plans.forget_project(tx, project.id)
-    locks.delete_of_project(tx, project.id)
-    questions.withdraw_all(tx, project.id)
-    while note_ids := notes.list_of_project(tx, project.id):
+    task_retention.delete_project_rows(tx, project.id)
+    race_retention.delete_project_rows(tx, project.id)
+    delegations.delete_project_rows(tx, project.id)
+    plans.delete_project_rows(tx, project.id)
+    locks.release_project(tx, project.id)
+    questions.release_project(tx, project.id)
+    while note_ids := notes.list_ids_of_project(tx, project.id):
         delete_notes(tx, note_ids)
-    decisions.dismiss_all(tx, project.id)
-    groups.archive_all(tx, project.id)
+    decisions.release_project(tx, project.id)
+    groups.release_project(tx, project.id)
     return projects.delete(tx, project.id)
 
 
 def _delete_sessions_of_project(tx: Tx, project_id: str) -> None:
     from corral.domain.sessions import retention
 
-    while ids := retention.list_of_project(tx, project_id):
+    while ids := retention.list_ids_of_project(tx, project_id):
         delete_sessions(tx, ids)
 
 

@@ -328,7 +328,7 @@ def _check_leases(database: Database, now: int) -> Iterator[Finding]:
         yield Finding(
             "leases",
             "warning",
-            f"{overlong.letters} claimed letters (let_{overlong.first_seq} and others) are held "
+            f"{overlong.count} claimed letters (let_{overlong.first_seq} and others) are held "
             f"for {format_duration(overlong.until - now)}, longer than any lease: a clock was "
             "ahead. Release one with `corral mail drop` and `corral mail resend`.",
         )

@@ -21,7 +21,7 @@ from corral.db.schema import TableDoc
 from corral.db.statement import Row
 from corral.db.tx import Tx
 from corral.db.types import Progress
-from corral.domain.insights.integrity import sum_charges
+from corral.domain.insights.integrity import build_expected_totals
 from corral.domain.insights.project_scope import PROJECT_CONDITIONS
 from corral.domain.outputs import ops as outputs
 from corral.domain.projects import ops as projects
@@ -69,7 +69,7 @@ def export_project(
             counts["output_chunks"] = outputs.count_chunks(into)
             search.rewind_cursor(into)
             counts["usage_totals"] += charges.insert_totals(
-                into, f"project:{id}", sum_charges(into)
+                into, f"project:{id}", build_expected_totals(into)
             )
         size = part.stat().st_size
     return ExportedProject(

@@ -1,6 +1,6 @@
-"""People and their accounts.
+"""People and their senders.
 
-A sender is one account on one channel. A person has a role and may have several accounts.
+A sender is one account on one channel. A person has a role and may have several senders.
 """
 
 from corral.db.transitions import create_if_absent, transition
@@ -59,13 +59,13 @@ def list_approvers(tx: Tx) -> list[str]:
     return approvers[:MAX_APPROVERS]
 
 
-# -- accounts -------------------------------------------------------------------------------------
+# -- senders --------------------------------------------------------------------------------------
 
 
 def ensure_sender(tx: Tx, channel: Channel, platform_id: str, name: str | None) -> Sender:
-    """Return the account with this platform id; create it, or update its name.
+    """Return the sender with this platform id; create it, or update its name.
 
-    An account on a trusted kind of channel (`TRUSTED_KINDS`) becomes an owner.
+    A sender on a trusted kind of channel (`TRUSTED_KINDS`) becomes an owner.
     """
     platform_id = check_text(platform_id, "The sender", max_bytes=MAX_PLATFORM_ID)
     sender = tx.first(sql.SENDER_BY_PLATFORM, channel_id=channel.id, platform_id=platform_id)
@@ -96,30 +96,30 @@ def ensure_sender(tx: Tx, channel: Channel, platform_id: str, name: str | None) 
 
 
 def get_sender(tx: Tx, sender: str) -> Sender:
-    """Return an account by its id or a unique prefix, or by CHANNEL/ID with the platform's id."""
+    """Return a sender by its id or a unique prefix, or by CHANNEL/ID with the platform's id."""
     channel, slash, platform_id = sender.partition("/")
     if not slash:
         return sql.SENDERS.get(tx, sql.SENDER_IDS.resolve(tx, sender))
     owner = get_channel(tx, channel)
     check_text(platform_id, "The sender", max_bytes=MAX_PLATFORM_ID)
-    account = tx.first(sql.SENDER_BY_PLATFORM, channel_id=owner.id, platform_id=platform_id)
-    if account is None:
+    match = tx.first(sql.SENDER_BY_PLATFORM, channel_id=owner.id, platform_id=platform_id)
+    if match is None:
         raise NotFound(
             f"{owner.name} has no sender {platform_id!r}. List senders with `corral sender list`.",
             channel=owner.id,
         )
-    return account
+    return match
 
 
 def list_senders(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Sender]:
-    """List the accounts that have sent messages, oldest first, with the person of each."""
+    """List the senders of messages, oldest first, with the person of each."""
     return sql.ALL_SENDERS.page(tx, after=after, limit=limit)
 
 
 def identify_sender(tx: Tx, sender: Sender, name: str | None, role: str | None) -> Sender:
-    """Approve an account and assign it to a person.
+    """Approve a sender and assign it to a person.
 
-    Without a name, the person is named after the account's own id, so that no two accounts share a
+    Without a name, the person is named after the sender's own id, so that no two senders share a
     person by accident.
     """
     person = check_name(name or sender.person or sender.id, "The name")
@@ -137,5 +137,5 @@ def identify_sender(tx: Tx, sender: Sender, name: str | None, role: str | None) 
 
 
 def mark_sender_blocked(tx: Tx, sender: Sender) -> Sender:
-    """Reject all later messages of an account. `held.block_sender` also rejects held messages."""
+    """Reject all later messages of a sender. `held.block_sender` also rejects held messages."""
     return transition(tx, sql.SENDERS, "block", sender.id, updated_at=tx.now)

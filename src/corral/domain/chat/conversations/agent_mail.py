@@ -157,8 +157,10 @@ def _resolve_mailbox(tx: Tx, to: str | None, wake: bool) -> str:
 
 
 def _find_own_mailbox(tx: Tx, agent: Agent, session: str | None) -> str:
-    """Return the reply address of a letter: the writing session if letters wake it, else the
-    agent's mailbox."""
+    """Return the reply address of a letter.
+
+    This is the writing session if letters wake it, else the agent's mailbox.
+    """
     conversation = conversations.find_conversation(tx, session) if session else None
     is_own = conversation is not None and conversation.agent_id == agent.id
     return f"session:{session}" if is_own else f"agent:{agent.name}"

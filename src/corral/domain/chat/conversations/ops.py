@@ -50,7 +50,7 @@ def open_for_place(
     tx: Tx, agent_id: str, place: Place, key: ConversationKey, *, project: str | None
 ) -> Conversation:
     """Return an agent's conversation by its key; open one that answers in `place` if needed."""
-    current, closed = _find_open(tx, agent_id, key)
+    current, closed = _get_open_or_retire(tx, agent_id, key)
     if current is not None:
         return current
     session = sessions.open_session(
@@ -65,7 +65,7 @@ def open_for_place(
 
 def open_for_mail(tx: Tx, agent_id: str) -> Conversation:
     """Return the conversation in which an agent is woken for letters that belong to no chat."""
-    current, closed = _find_open(tx, agent_id, MAIL_KEY)
+    current, closed = _get_open_or_retire(tx, agent_id, MAIL_KEY)
     if current is not None:
         return current
     session = sessions.open_session(tx, agent_id, title="Letters of other agents")
@@ -84,12 +84,13 @@ def create_conversation(tx: Tx, session: Session, key: ConversationKey) -> Conve
     )
 
 
-def _find_open(
+def _get_open_or_retire(
     tx: Tx, agent_id: str, key: ConversationKey
 ) -> tuple[Conversation | None, Conversation | None]:
-    """Return the open conversation, and the one that was deleted because its session is closed.
+    """Return the open conversation, and the one that this call deleted: its session is closed.
 
-    At most one of them is set. Serialized, so that no other transaction creates the same one.
+    At most one of them is set. The waiting letters of a deleted conversation are refused.
+    Serialized, so that no other transaction creates the same one.
     """
     tx.serialize(f"conversation:{agent_id}:{key.place_id}:{key.thread}")
     conversation = tx.first(

@@ -1,8 +1,8 @@
 """The prompt of a chat turn: the letters of a session, and the chat messages in between.
 
 All of it comes from other sources, so all of it is quoted (`kernel/prompt.py`). A letter can claim
-to be a chat message, an answer or a task, and any process of the user can put one. So the claim is
-compared with the store; a letter that the store does not confirm is shown as unsigned.
+to be a chat message, an answer or a scheduled prompt, and any process of the user can put one. So
+the claim is compared with the store; a letter that the store does not confirm is shown as unsigned.
 """
 
 from collections.abc import Sequence
@@ -64,11 +64,11 @@ def build_prompt(tx: Tx, conversation: Conversation, letters: Sequence[Letter]) 
     """Build the prompt of a chat turn with these letters."""
     sections: list[tuple[str, list[PromptPart]]]
     sections = [
-        (f"{message.id}:told", [quote])
+        (f"{message.id}:prompt", [quote])
         for message, quote in _load_context(tx, conversation, letters)
     ]
     sections += [
-        (f"{letter.id}:told", quote_letter(tx, conversation, letter)) for letter in letters
+        (f"{letter.id}:prompt", quote_letter(tx, conversation, letter)) for letter in letters
     ]
     if (
         len(sections) == 1
@@ -95,7 +95,7 @@ def _find_direct_prompt(tx: Tx, conversation: Conversation, letter: Letter) -> s
 
     In a session of one direct chat, the agent works for the person there: a single message of
     theirs is the prompt, as with `corral run`. Everything else in such a session is quoted, also a
-    message that contains a fence line or has files.
+    message that contains a block marker or has files.
     """
     chat = parse_chat(letter)
     if chat is None or not chat.direct or chat.files or conversation.place_id != chat.place:
@@ -112,14 +112,14 @@ def quote_letter(tx: Tx, conversation: Conversation, letter: Letter) -> list[Pro
     if chat is not None and message is not None:
         files = tuple(str(file.get("path") or file.get("reason")) for file in chat.files)
         return [Quote(_describe_source(tx, message, chat.place_name), chat.text, files)]
-    task = parse_scheduled_prompt(letter)
+    scheduled = parse_scheduled_prompt(letter)
     schedule = _find_schedule(tx, conversation, letter)
-    if task is not None and schedule is not None:
-        source = f"scheduled task {schedule.id}"
-        if not task.script_output:
-            return [Quote(source, task.text)]
-        output = Quote(f"output of the script of {source}", task.script_output)
-        return [Quote(source, task.text), output]
+    if scheduled is not None and schedule is not None:
+        source = f"scheduled prompt {schedule.id}"
+        if not scheduled.script_output:
+            return [Quote(source, scheduled.text)]
+        output = Quote(f"output of the script of {source}", scheduled.script_output)
+        return [Quote(source, scheduled.text), output]
     if schedule is not None:
         return [_quote_other(letter, f"of the schedule {schedule.id}, ")]
     return [_quote_answer(tx, letter) or _quote_notice(letter) or _quote_other(letter)]

@@ -61,24 +61,24 @@ def _apply_to_place(tx: Tx, question: Question, id: str) -> None:
 def approve_sender(
     tx: Tx, sender: str, *, person: str | None = None, role: str | None = None
 ) -> Sender:
-    """Approve an account as a person, and route its held messages.
+    """Approve a sender as a person, and route its held messages.
 
-    An account that has not sent a message yet is named CHANNEL/ID, with the platform's own id.
+    A sender of which no message has arrived yet is named CHANNEL/ID, with the platform's own id.
     """
     channel, slash, platform_id = sender.partition("/")
-    account = (
+    target = (
         people.ensure_sender(tx, ops.get_channel(tx, channel), platform_id, None)
         if slash
         else people.get_sender(tx, sender)
     )
-    approved = people.identify_sender(tx, account, person, role)
+    approved = people.identify_sender(tx, target, person, role)
     _withdraw_sender_question(tx, approved)
     release_held(tx, approved)
     return approved
 
 
 def block_sender(tx: Tx, sender: str) -> Sender:
-    """Reject all messages of an account, including its held ones."""
+    """Reject all messages of a sender, including its held ones."""
     blocked = people.mark_sender_blocked(tx, people.get_sender(tx, sender))
     _withdraw_sender_question(tx, blocked)
     _reject_held(tx, blocked, f"{blocked.display_name} is blocked")
@@ -145,7 +145,7 @@ def _withdraw_question(tx: Tx, key: str, reason: str) -> None:
 
 
 def release_held(tx: Tx, sender: Sender) -> None:
-    """Route the held messages of an account, in the order of arrival."""
+    """Route the held messages of a sender, in the order of arrival."""
     _moderate_again(tx, tx.all(sql.HELD_OF_SENDER, sender_id=sender.id, limit=MAX_HELD))
 
 

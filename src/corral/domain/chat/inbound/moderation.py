@@ -25,7 +25,7 @@ from corral.kernel.errors import Refused
 from corral.kernel.ids import parse_number
 
 MAX_HELD = 1_000
-"""Held messages of one account, or of one place."""
+"""Held messages of one sender, or of one place."""
 MAX_AGENT_OPTIONS = 15
 MAX_EXCERPT = 200
 YES, NO, NOBODY = "yes", "no", "nobody"
@@ -42,7 +42,7 @@ def moderate(tx: Tx, inbound: InboundMessage, message: Message) -> Message:
     if message.kind is not MessageKind.TEXT:
         return finish_held(tx, message, "dismiss", f"a {message.kind} does not wake agents")
     cache = RoutingCache(tx, inbound.channel.id)
-    recipients = cache.find_recipients(inbound.routing_input, inbound.place, message.thread)
+    recipients = cache.open_recipients(inbound.routing_input, inbound.place, message.thread)
     if not recipients and inbound.can_ask_for_agent:
         return _hold_for_agent(tx, inbound, message)
     reason = explain_ignored(recipients)

@@ -4,7 +4,7 @@ The path of an event, top down:
 
     receive_all             one transaction for a batch of events
     _Batch.receive          skip an event that is stored, record its place and sender
-    routable.find_recipients
+    routable.try_route
                             fast path: a plain message of an admitted sender is routed at once
     router.route_message    which wirings wake their agents, and why
     routable.deliver_all    store the messages and put a letter to each session that is woken
@@ -22,8 +22,7 @@ from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import AgentState
 from corral.domain.chat import queries, sql
-from corral.domain.chat.channels import ops, people, places
-from corral.domain.chat.channels import wirings as channels_wirings
+from corral.domain.chat.channels import ops, people, places, wirings
 from corral.domain.chat.conversations import ops as conversations
 from corral.domain.chat.inbound import moderation
 from corral.domain.chat.inbound.message import (
@@ -33,7 +32,7 @@ from corral.domain.chat.inbound.message import (
     clean_message,
 )
 from corral.domain.chat.inbound.message_rows import store_message
-from corral.domain.chat.inbound.routable import Routable, deliver_all, find_recipients
+from corral.domain.chat.inbound.routable import Routable, deliver_all, try_route
 from corral.domain.chat.inbound.router import RoutingInput, route_message
 from corral.domain.chat.inbound.routing_cache import EventContext, RoutingCache
 from corral.domain.chat.model import (
@@ -107,7 +106,7 @@ class _Batch:
         inbound = self._resolve(event, incoming)
         routable = None  # in a place with an open question, the message may be its answer
         if not event.has_open_question:
-            routable = find_recipients(self.cache, inbound)
+            routable = try_route(self.cache, inbound)
         if routable is not None:
             self._pending[event_id] = routable
         else:
@@ -194,7 +193,7 @@ def preview_routes(
     A place that is not recorded yet (CHANNEL/ID) is covered by the wirings of its whole channel.
     """
     target = places.resolve_place(tx, place)
-    wirings = channels_wirings.list_covering(tx, target)
+    covering = wirings.list_covering(tx, target)
     followed = {
         conversation.agent_id for conversation in conversations.list_of_place(tx, target.id)
     }
@@ -202,9 +201,11 @@ def preview_routes(
     message = RoutingInput(
         check_text(text, "The text", max_bytes=MAX_TEXT), direct, mentioned, known
     )
-    return route_message(message, wirings, names=_list_active_names(tx, wirings), followed=followed)
+    return route_message(
+        message, covering, names=_list_active_names(tx, covering), followed=followed
+    )
 
 
-def _list_active_names(tx: Tx, wirings: list[Wiring]) -> dict[str, str]:
-    wired = [agents.get(tx, wiring.agent_id) for wiring in wirings]
+def _list_active_names(tx: Tx, covering: list[Wiring]) -> dict[str, str]:
+    wired = [agents.get(tx, wiring.agent_id) for wiring in covering]
     return {agent.id: agent.name for agent in wired if agent.state is AgentState.ACTIVE}

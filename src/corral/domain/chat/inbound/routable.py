@@ -1,6 +1,6 @@
 """Routable messages: plain messages of admitted senders, which need no moderation.
 
-This is the fast path of `receive`. `find_recipients` decides whether a message can take it, and
+This is the fast path of `receive`. `try_route` decides whether a message can take it, and
 `deliver_all` stores a batch of such messages with few statements.
 """
 
@@ -50,13 +50,16 @@ class RoutedMessage(NamedTuple):
         ]
 
 
-def find_recipients(cache: RoutingCache, inbound: InboundMessage) -> Routable | None:
-    """Route a plain message of an admitted sender; None when it needs moderation."""
+def try_route(cache: RoutingCache, inbound: InboundMessage) -> Routable | None:
+    """Route a plain message of an admitted sender; None when it needs moderation.
+
+    Opens the sessions of the agents that it wakes, as `RoutingCache.open_recipients` does.
+    """
     if inbound.place.awaits_secret or not _is_for_agents(inbound) or inbound.is_empty:
         return None
     if inbound.is_stranger or inbound.explain_rejection():
         return None
-    recipients = cache.find_recipients(
+    recipients = cache.open_recipients(
         inbound.routing_input, inbound.place, inbound.incoming.thread
     )
     if not recipients and inbound.can_ask_for_agent:

@@ -49,7 +49,7 @@ class PlaceListener(NamedTuple):
     wiring: Wiring
     name: str | None
     """The agent's name; None when it is retired."""
-    allowed: bool
+    has_destination: bool
     """Whether the agent has a destination there, granted or revoked."""
     session_id: str | None
     """The agent's session there; None when one must be opened."""
@@ -147,7 +147,7 @@ class RoutingCache:
             self._channel, found_place, found_sender, number, bool(has_open_question)
         )
 
-    def find_recipients(
+    def open_recipients(
         self, message: RoutingInput, place: Place, thread: str | None
     ) -> list[Recipient]:
         """Route a message and open the sessions of the agents that it wakes.
@@ -187,12 +187,12 @@ class RoutingCache:
         self, route: Route, listener: PlaceListener, place: Place, thread: str | None
     ) -> Recipient:
         session_id = listener.session_id
-        if not listener.allowed:
+        if not listener.has_destination:
             destinations.ensure_destination(self._tx, route.agent_id, place)
         if session_id is None:
             conversation = conversations.open_for_wiring(self._tx, listener.wiring, place, thread)
             session_id = conversation.session_id
-        if not listener.allowed or listener.session_id is None:
+        if not listener.has_destination or listener.session_id is None:
             self._audiences.clear()
         opened = msgspec.structs.replace(route, session_id=session_id)
         return Recipient(opened, listener.wiring)
@@ -254,8 +254,10 @@ def _decode_event_row(row: tuple[Any, ...]) -> tuple[Channel, Place | None, Send
 
 @lru_cache(512)
 def _decode_audience(rows: tuple[tuple[Any, ...], ...]) -> Audience:
-    """Decode the listeners of a place; an agent's wiring of the place overrides its channel-wide
-    one."""
+    """Decode the listeners of a place.
+
+    An agent's wiring of the place overrides its wiring of the whole channel.
+    """
     decoded = []
     for row in rows:
         name, destination, session_id = row[_WIRING_END:]
@@ -278,7 +280,7 @@ def _decode_audience(rows: tuple[tuple[Any, ...], ...]) -> Audience:
             for listener in listeners.values()
             if listener.name is not None
         },
-        any(listener.trigger is Trigger.STICKY for listener in wirings),
+        any(wiring.trigger is Trigger.STICKY for wiring in wirings),
     )
 
 

@@ -102,6 +102,7 @@ def mark_undelivered(tx: Tx, letter: Letter, message: str, reason: str) -> None:
 
 
 def close_message(tx: Tx, message: str, verb: str, reason: str | None, ids: list[str]) -> Message:
+    """Move a message to its final state, with the platform's ids of what was sent."""
     return transition(
         tx,
         sql.MESSAGES,
@@ -148,8 +149,8 @@ def _render_body(tx: Tx, letter: Letter) -> tuple[str, str | None]:
     if isinstance(payload, UndeliveredNotice):
         original = tx.first(sql.MESSAGES.by_key, key_=_parse_message_number(payload.key))
         excerpt = f" ({original.text[:60]!r})" if original else ""
-        is_task = (payload.key or "").startswith("sch_")
-        subject = "A task" if is_task else f"Your message{excerpt}"
+        is_prompt = (payload.key or "").startswith("sch_")
+        subject = "A scheduled prompt" if is_prompt else f"Your message{excerpt}"
         text = f"{subject} could not be answered: {payload.reason}"
         return text, original.thread if original else None
     if isinstance(body, dict) and isinstance(body.get("text"), str):

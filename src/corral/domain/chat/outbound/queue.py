@@ -145,6 +145,7 @@ def _enqueue_piece(tx: Tx, place: Place, row: dict[str, Any], sender: str | None
 
 
 def set_letter(tx: Tx, message: Message, letter: Letter) -> Message:
+    """Record the letter that carries a message."""
     return tx.one(
         sql.SET_LETTER,
         seq=parse_number("msg", message.id),
@@ -153,6 +154,7 @@ def set_letter(tx: Tx, message: Message, letter: Letter) -> Message:
 
 
 def build_row(tx: Tx, place: Place, text: str, kind: MessageKind, key: str) -> dict[str, Any]:
+    """Return the columns of an outbound message; the key is its idempotency key on the channel."""
     return {
         "channel_id": place.channel_id,
         "place_id": place.id,
@@ -186,6 +188,7 @@ def find_sent(tx: Tx, place: Place, agent_id: str, key: str) -> Message | None:
 
 
 def find_by_key(tx: Tx, place: Place, key: str) -> Message | None:
+    """Return the message that was queued under this key on the channel of a place, or None."""
     return tx.first(
         sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=_build_event_id(key)
     )

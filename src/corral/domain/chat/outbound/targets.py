@@ -108,4 +108,5 @@ def resolve_reference(
 
 
 def check_short_text(value: str | None, what: str) -> str | None:
+    """Validate an optional short text, such as an id or a key; empty: None. Raises Invalid."""
     return check_text(value, what, max_bytes=2 * MAX_NAME) if value else None

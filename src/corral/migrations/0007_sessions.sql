@@ -1,46 +1,3 @@
--- Named identities of agents; their content is in agent_versions. Writer: agents.
-CREATE TABLE agents (
-    id {key} PRIMARY KEY,               -- agt_…
-    name {key} NOT NULL UNIQUE,         -- unique name
-    state {key} NOT NULL                -- see docs/reference/states.md
-        CHECK (state IN ('active', 'retired')),
-    version {integer} NOT NULL,         -- number of the current version
-    admin {integer} NOT NULL            -- 1: may change the configuration of Corral
-        CHECK (admin IN (0, 1)),
-    created_at {integer} NOT NULL,      -- time of creation
-    updated_at {integer} NOT NULL       -- last change of version, state or admin
-) {strict};
-
-CREATE INDEX agents_active ON agents (name) WHERE state = 'active';
-
--- Immutable versions of agents, so that a run always shows what it used. Writer: agents.
-CREATE TABLE agent_versions (
-    agent_id {key} NOT NULL,            -- the agent
-    number {integer} NOT NULL,          -- from 1, without gaps
-    role {key},                         -- purpose: builder, reviewer, or any word
-    provider {key},                     -- kind of agent CLI: claude, codex …
-    model TEXT,                         -- requested model
-    command TEXT,                       -- program of an agent without a provider
-    instructions TEXT,                  -- system instructions
-    workspace TEXT,                     -- the agent's own directory
-    limits {json} NOT NULL,             -- limits of cost, time and concurrency
-    hash {key} NOT NULL,                -- SHA-256 of the content
-    created_at {integer} NOT NULL,      -- time of creation
-    created_by TEXT NOT NULL,           -- actor that created it
-    PRIMARY KEY (agent_id, number)
-) {strict};
-
--- Tools that an agent may or may not use. Writer: agents.
-CREATE TABLE tool_grants (
-    agent_id {key} NOT NULL,            -- the agent
-    tool {key} NOT NULL,                -- name or pattern of a tool: Bash(git *), mcp__*
-    allowed {integer} NOT NULL          -- 1: allowed; 0: denied, which overrides every permission
-        CHECK (allowed IN (0, 1)),
-    updated_at {integer} NOT NULL,      -- time of the last change
-    updated_by TEXT NOT NULL,           -- actor of the last change
-    PRIMARY KEY (agent_id, tool)
-) {strict};
-
 -- Conversations of agents. Writer: sessions.
 CREATE TABLE sessions (
     id {key} PRIMARY KEY,               -- ses_…
@@ -138,31 +95,4 @@ CREATE TABLE retros (
     body {json} NOT NULL,               -- the retrospective
     created_at {integer} NOT NULL,      -- time of creation
     PRIMARY KEY (session_id, number)
-) {strict};
-
--- Full-text index, filled asynchronously. Writer: search.
-CREATE TABLE passages (
-    seq {serial},                       -- order of insertion; newest are found first
-    {passage_words}
-    kind {key} NOT NULL                 -- source of the text
-        CHECK (kind IN ('turn', 'output', 'note')),
-    subject {key} NOT NULL,             -- id of the session, run or note
-    location {integer} NOT NULL,        -- position in the subject: number of the turn, or line
-    project_id {key},                   -- the project, if any
-    at {integer} NOT NULL,              -- time of the text
-    text TEXT NOT NULL,                 -- searchable text
-    folded TEXT                         -- its words in lower case; null: plain ASCII, which the engines fold
-) {strict};
-
-{passages_index};
-{passages_added};
-{passages_removed};
-CREATE INDEX passages_by_subject ON passages (subject, kind);
-
--- Progress of the indexing of `passages`. Writer: search.
-CREATE TABLE search_cursors (
-    source {key} PRIMARY KEY,           -- indexed source: turns
-    seq {integer} NOT NULL,             -- indexed up to this seq
-    ahead {integer} NOT NULL,           -- highest seq when `ahead_xid` was read
-    ahead_xid {integer} NOT NULL        -- transactions below this id may still insert rows up to `ahead`
 ) {strict};

@@ -32,14 +32,3 @@ CREATE TABLE checkpoint_writes (
 ) {strict};
 
 CREATE UNIQUE INDEX checkpoint_writes_by_position ON checkpoint_writes (thread, ns, checkpoint, task, position);
-
--- The last move of this store's content; at most one row. Writer: db.
-CREATE TABLE store_moves (
-    one {integer} PRIMARY KEY CHECK (one = 1),  -- always 1: the table has at most one row
-    phase {key} NOT NULL                -- leaving: writes are blocked while it is copied; gone; arriving; arrived; excerpt: the export of a project
-        CHECK (phase IN ('leaving', 'gone', 'arriving', 'arrived', 'excerpt')),
-    url TEXT NOT NULL,                  -- the other store, without password
-    move_id {key} NOT NULL,             -- id of the move, the same in both stores; empty: cancelled
-    copied_rows {json} NOT NULL,        -- arriving: number of rows copied so far, by table
-    started_at {integer} NOT NULL       -- when it began
-) {strict};

@@ -107,7 +107,7 @@ def _check_tokens(tokens: int | None) -> int | None:
     return tokens
 
 
-def parse_number(after: str | int | None, default: int) -> int:
+def parse_turn_cursor(after: str | int | None, default: int) -> int:
     """Return the turn number of a cursor; raises Invalid for any other text."""
     if after is None:
         return default
