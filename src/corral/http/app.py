@@ -1,11 +1,10 @@
 """The ASGI application: middleware, API routes, streams, and the pages it is given."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-import msgspec
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,7 +14,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from corral.api import Corral
-from corral.asgi import Receive, Scope, Send
 from corral.http.errors import ApiError
 from corral.http.feed import EventFeed
 from corral.http.health import HealthEndpoint
@@ -28,16 +26,21 @@ from corral.http.middleware.origin import OriginMiddleware
 from corral.http.middleware.rate_limits import Rate
 from corral.http.middleware.request_metrics import RequestMetricsMiddleware
 from corral.http.middleware.security_headers import SecurityHeadersMiddleware
-from corral.http.openapi import render_docs_page, render_docs_style, render_openapi_document
-from corral.http.router import ApiRouter, Handler, describe_server, send_response
-from corral.http.streams import StreamEndpoints
+from corral.http.plain_endpoints import (
+    receive_webhook,
+    show_docs,
+    show_docs_style,
+    show_metrics,
+    show_openapi,
+    show_server,
+)
+from corral.http.router import ApiRouter
+from corral.http.streams import EventStream, OutputStream
 from corral.http.token_cache import TokenCache
 
 RECORD_USES_SECONDS = 2.0
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def create_app(
@@ -62,24 +65,21 @@ def create_app(
     tokens = TokenCache(store)
     health = HealthEndpoint(store, status)
     feed = EventFeed(store, on_event=tokens.handle_event)
-    api = ApiRouter()
-    streams = StreamEndpoints(api, feed)
+    router = ApiRouter()
     metrics = Metrics()
-    api.extra_routes = {
-        "": _make_info_handler(api),
-        "docs": _make_static_handler(render_docs_page, b"text/html; charset=utf-8"),
-        "docs.css": _make_static_handler(render_docs_style, b"text/css"),
-        "openapi.json": _make_static_handler(render_openapi_document, b"application/json"),
-        "events": streams.events,
-        "runs/*/output": streams.output,
-    }
     app = Starlette(
         routes=[
-            Route("/api", api),
-            Mount("/api", app=api),
+            Route("/api", show_server),
+            Route("/api/", show_server),
+            Route("/api/docs", show_docs),
+            Route("/api/docs.css", show_docs_style),
+            Route("/api/openapi.json", show_openapi),
+            Route("/api/events", EventStream(router, feed), methods=["GET"]),
+            Route("/api/runs/{run}/output", OutputStream(router), methods=["GET"]),
+            Mount("/api", app=router),
             Route("/healthz", health.healthz),
-            Route("/metrics", _make_metrics_endpoint(api, metrics, store, feed)),
-            Route("/channels/{channel}", _make_webhook_endpoint(api, store), methods=["POST"]),
+            Route("/metrics", show_metrics),
+            Route("/channels/{channel}", receive_webhook, methods=["POST"]),
             *pages,
         ],
         middleware=[
@@ -96,10 +96,12 @@ def create_app(
     )
 
     def end() -> None:
-        api.is_stopping = True
+        router.is_stopping = True
         feed.end()
 
     app.state.end = end
+    app.state.router, app.state.store = router, store
+    app.state.metrics, app.state.feed = metrics, feed
     return app
 
 
@@ -128,46 +130,6 @@ async def _record_token_uses(tokens: TokenCache) -> None:
         await asyncio.sleep(RECORD_USES_SECONDS)
         # Abandoned at shutdown: a store that is not writable must not delay it.
         await to_thread.run_sync(tokens.record_uses, limiter=limiter, abandon_on_cancel=True)
-
-
-def _make_metrics_endpoint(
-    api: ApiRouter, metrics: Metrics, store: Corral, feed: EventFeed
-) -> Endpoint:
-    async def show_metrics(_: Request) -> Response:
-        text = await api.run_in_thread(lambda: metrics.render(store, feed))
-        return Response(text, media_type="text/plain; version=0.0.4")
-
-    return show_metrics
-
-
-def _make_webhook_endpoint(api: ApiRouter, store: Corral) -> Endpoint:
-    """Return the endpoint that stores what a chat platform sends, then answers."""
-
-    async def receive_webhook(request: Request) -> Response:
-        name, headers = request.path_params["channel"], dict(request.headers)
-        await api.run_in_thread(lambda: store.channels.get(name))  # 404 before reading the body
-        body = await request.body()
-        request.state.check_body(body)
-        accepted = await api.run_in_thread(lambda: store.chat.receive_webhook(name, headers, body))
-        return Response(accepted.answer, media_type=accepted.content_type)
-
-    return receive_webhook
-
-
-def _make_info_handler(api: ApiRouter) -> Handler:
-    async def handle(scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
-        state = scope["state"]
-        info = await api.run_in_thread(lambda: describe_server(state["store"], state["who"]))
-        await send_response(send, msgspec.json.encode(info))
-
-    return handle
-
-
-def _make_static_handler(make: Callable[[], bytes], content_type: bytes) -> Handler:
-    async def handle(scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
-        await send_response(send, make(), content_type=(b"content-type", content_type))
-
-    return handle
 
 
 async def _raise_api_error(request: Request, error: Exception) -> Response:

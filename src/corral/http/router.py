@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote
@@ -12,7 +12,6 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 from anyio import CapacityLimiter, to_thread
 
-from corral import __version__
 from corral.adapters.http_client import REDACTED_HEADER
 from corral.api import Corral
 from corral.api.catalog import find_declaration, resource_names
@@ -28,7 +27,6 @@ from corral.kernel.errors import Invalid, NotFound, NotYet, Refused
 from corral.services.tokens import TokenIdentity
 
 T = TypeVar("T")
-Handler = Callable[[Scope, Receive, Send, list[str]], Awaitable[None]]
 
 FAST_THREADS = 32
 SLOW_THREADS = 64  # for operations that wait or may take seconds
@@ -39,11 +37,13 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class ApiRouter:
-    """The ASGI app below /api."""
+    """The ASGI app of the operations, below /api.
+
+    It finds an operation by one lookup. Starlette's router would compare a path with 300 regular
+    expressions, and would need the modules of all operations at start.
+    """
 
     def __init__(self) -> None:
-        self.extra_routes: dict[str, Handler] = {}
-        """Handlers of paths that are not operations, by pattern: `events`, `runs/*/output`."""
         self._fast = CapacityLimiter(FAST_THREADS)
         self._slow = CapacityLimiter(SLOW_THREADS)
         self.is_stopping = False
@@ -51,20 +51,7 @@ class ApiRouter:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["raw_path"].decode("latin-1").partition("?")[0]
-        parts = _split_path(path)
-        pattern = _make_pattern(parts)
-        handler = self.extra_routes.get(pattern)
-        if handler is not None:
-            _check_method(scope, "GET")
-            scope["state"]["route_name"] = f"/api/{pattern}"
-            await handler(scope, receive, send, parts)
-        else:
-            await self._call_operation(scope, receive, send, parts)
-
-    async def _call_operation(
-        self, scope: Scope, receive: Receive, send: Send, parts: list[str]
-    ) -> None:
-        request = await _decode_request(scope, receive, parts)
+        request = await _decode_request(scope, receive, _split_path(path))
         _require_full_scope(request)
         redacted: list[str] = []
         perform = partial(_perform, request, redacted)
@@ -147,27 +134,14 @@ async def send_response(
     send: Send,
     body: bytes,
     *,
-    content_type: tuple[bytes, bytes] = JSON,
-    status: int = 200,
     redacted: Iterable[str] = (),
 ) -> None:
-    """Send a complete response; `redacted` names the fields from which secrets were removed."""
-    headers = [content_type, (b"content-length", str(len(body)).encode())]
+    """Send a JSON response; `redacted` names the fields from which secrets were removed."""
+    headers = [JSON, (b"content-length", str(len(body)).encode())]
     if redacted:
         headers.append((REDACTED_HEADER.encode(), " ".join(dict.fromkeys(redacted)).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def describe_server(store: Corral, who: TokenIdentity) -> dict[str, Any]:
-    """Return versions, the store's time and the caller's token, as `GET /api` answers."""
-    return {
-        "version": __version__,
-        "schema_version": store.db.schema_version(),
-        "engine": store.db.engine,
-        "now": store.now(),
-        "token": {"id": who.id, "name": who.name, "scope": who.scope},
-    }
 
 
 # -- one call ----------------------------------------------------------------------------------
@@ -252,13 +226,6 @@ def _split_path(path: str) -> list[str]:
         return [unquote(part, errors="strict") for part in below.split("/")] if below else []
     except UnicodeDecodeError:
         raise Invalid("The path is not valid UTF-8. Percent-encode it.") from None
-
-
-def _make_pattern(parts: list[str]) -> str:
-    """Return the key of a path in `extra_routes`: `events`, `runs/*/output`."""
-    if len(parts) == 3:
-        return f"{parts[0]}/*/{parts[2]}"
-    return "/".join(parts)
 
 
 def _resolve(parts: list[str], is_read: bool) -> tuple[RemoteCall, str | None]:

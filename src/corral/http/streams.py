@@ -51,17 +51,14 @@ class OutputRange(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     wait_ms: int = 0
 
 
-class StreamEndpoints:
-    """Handlers of the paths that stream."""
+class EventStream:
+    """`GET /api/events`: server-sent events after `Last-Event-ID` or `after`."""
 
     def __init__(self, api: ApiRouter, feed: EventFeed) -> None:
         self._api = api
         self._feed = feed
 
-    # -- events ---------------------------------------------------------------------------------
-
-    async def events(self, scope: Scope, receive: Receive, send: Send, _: list[str]) -> None:
-        """`GET /api/events`: server-sent events after `Last-Event-ID` or `after`."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         who: TokenIdentity = scope["state"]["who"]
         store: Corral = scope["state"]["store"]
         if who.agent is not None:
@@ -113,13 +110,17 @@ class StreamEndpoints:
                 if not await self._api.run_in_thread(lambda: _is_token_valid(store, who)):
                     return
 
-    # -- output ---------------------------------------------------------------------------------
 
-    async def output(self, scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
-        """`GET /api/runs/ID/output`: bytes from an offset.
+class OutputStream:
+    """`GET /api/runs/ID/output`: bytes from an offset.
 
-        X-Next-Offset is the offset of the next request; X-More says whether more may follow.
-        """
+    X-Next-Offset is the offset of the next request; X-More says whether more may follow.
+    """
+
+    def __init__(self, api: ApiRouter) -> None:
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         who: TokenIdentity = scope["state"]["who"]
         store: Corral = scope["state"]["store"]
         if who.agent is not None:
@@ -127,12 +128,11 @@ class StreamEndpoints:
         wanted = parse_query(scope, OutputRange)
         _check_range(wanted)
         deadline = time.monotonic() + min(max(wanted.wait_ms, 0), MAX_WAIT_MS) / 1_000
+        run: str = scope["path_params"]["run"]
         client = DisconnectWatcher(receive)
         try:
             while True:
-                output = await self._api.run_in_thread(
-                    lambda: _read_output(store, parts[1], wanted)
-                )
+                output = await self._api.run_in_thread(lambda: _read_output(store, run, wanted))
                 if output.data or not output.more or time.monotonic() >= deadline or client.is_gone:
                     break
                 await asyncio.sleep(OUTPUT_POLL_SECONDS)
