@@ -107,7 +107,7 @@ def test_race_is_started_watched_selected_continued_and_abandoned(
     page.click("#select >> text=Cancel")
     button(page, 2, "Select").click()
     page.fill("#select [name=reason]", "bold is better")
-    submit_dialog(page, "choose")
+    submit_dialog(page, "select")
     card(page, 2).locator(".chip", has_text="winner").wait_for(timeout=LONG)
     page.locator(".round-summary", has_text="bold is better").wait_for()
     race = store.races.get(page.url.rpartition("/")[2])
