@@ -108,9 +108,9 @@ def _check_states(tx: Tx, table: StatefulTable[Any], events: EventRows, deleted:
         if verb == "import":
             assert subject not in reached, f"{subject} was created twice"
             reached[subject] = json.loads(data)["state"]
-        elif verb in moves.entries:
+        elif verb in moves.initial_states:
             assert subject not in reached, f"{subject} was created twice"
-            reached[subject] = moves.entries[verb]
+            reached[subject] = moves.initial_states[verb]
         elif verb in moves.verbs:
             sources, to = moves[verb]
             assert reached[subject] in sources, f"{subject}: {verb} from {reached[subject]}"

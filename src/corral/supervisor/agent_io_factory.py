@@ -135,7 +135,7 @@ class AgentIOFactory:
 
             kind = SandboxIO
         write_private_file(self._folder / f"offset.{run.attempts}", str(offset))
-        parser = self._provider.parser(self._store)
+        parser = self._provider.create_parser(self._store)
         return kind(
             self._store,
             run,

@@ -53,7 +53,7 @@ class BudgetWatch:
         with suppress(CorralError), self._store.server_timeout(STORE_TIMEOUT):
             if not self.is_measured and self._is_active_for(now, UNMEASURED_SECONDS):
                 self.stop_if_limited("its usage cannot be read, so its budget cannot be enforced")
-            costs = [self.cost_of(used) for used in pending]
+            costs = [self.compute_cost(used) for used in pending]
             self.compare(sum(cost or 0 for cost in costs))
             for used, cost in zip(pending, costs, strict=True):
                 if cost is None:
@@ -101,14 +101,14 @@ class BudgetWatch:
 
     # -- prices ----------------------------------------------------------------------------------
 
-    def cost_of(self, used: UsageFact) -> int | None:
+    def compute_cost(self, used: UsageFact) -> int | None:
         """Return the reported cost or the price of the tokens; None when the price is unknown."""
         if used.cost_micros is not None:
             return used.cost_micros
-        rates = self.rates_of(used.model)
+        rates = self.find_rates(used.model)
         return None if rates is None else rates.cost(used)
 
-    def rates_of(self, model: str | None) -> "ModelRates | None":
+    def find_rates(self, model: str | None) -> "ModelRates | None":
         """Return the prices of a model; None if they are unknown.
 
         A separate process loads the large price table, once for each model.

@@ -150,7 +150,7 @@ class LaunchPlan:
         request = self._build_launch_request(resume=resume)
         if run.mode is RunMode.ACP:
             return self._build_acp_command(request)
-        command = self.provider.start(request, run.command)
+        command = self.provider.build_command(request, run.command)
         if command.session is not None and run.session_id is not None:
             self._store.sessions.set_provider_session(
                 run.session_id, self.provider.name, command.session
@@ -208,7 +208,7 @@ class LaunchPlan:
         """
         run = self._run
         program = None if run.command == self.provider.program else run.command
-        command = self.provider.acp(request, program)
+        command = self.provider.build_acp_command(request, program)
         if command is not None:
             return command
         session = request.session if request.resume else None
@@ -300,7 +300,7 @@ class LaunchPlan:
             return None
         import shutil
 
-        return self.provider.version(shutil.which(self._run.command) or self._run.command)
+        return self.provider.probe_version(shutil.which(self._run.command) or self._run.command)
 
     def _get_provider_session(self) -> str | None:
         assert self._run.session_id is not None

@@ -232,7 +232,7 @@ class Recorder:
         transcript = self._agent_io.transcript
         if self._session is None or transcript is None:
             return None
-        return transcript.model(self._session)
+        return transcript.find_model(self._session)
 
     def _append_turn(self, fact: TurnFact) -> None:
         if self._run.session_id is None:
@@ -276,7 +276,7 @@ class Recorder:
         """Price a charge without a cost by its tokens; False when the price is unknown."""
         if charge is None or charge.cost_micros is not None:
             return True
-        rates = self.budget.rates_of(charge.model)
+        rates = self.budget.find_rates(charge.model)
         if rates is not None:
             from corral.domain.charges.model import ChargePrice
 

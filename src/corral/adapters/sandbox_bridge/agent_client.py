@@ -147,7 +147,7 @@ class AgentOutput:
         if provider != "plain":
             from corral.adapters.providers import registry
 
-            self._parser = registry.get_provider(provider).parser()
+            self._parser = registry.get_provider(provider).create_parser()
 
     def add_line(self, line: bytes) -> None:
         if self._parser is None:

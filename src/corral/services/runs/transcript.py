@@ -69,7 +69,7 @@ def find_renderer(run: Run, launch: Launch) -> TranscriptRenderer | None:
         return None
     from corral.adapters.providers import registry
 
-    return TranscriptRenderer(run, registry.get_provider(run.provider).parser())
+    return TranscriptRenderer(run, registry.get_provider(run.provider).create_parser())
 
 
 def render_fact(fact: ProviderFact) -> str | None:
