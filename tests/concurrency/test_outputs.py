@@ -34,7 +34,9 @@ def test_every_byte_is_kept_or_counted_while_output_is_capped(
     followed: list[bytes] = []
 
     def follow() -> None:
-        followed.extend(piece.text for piece in OutputReader(tmp_path).follow(over=over.is_set))
+        followed.extend(
+            piece.text for piece in OutputReader(tmp_path).follow(is_finished=over.is_set)
+        )
 
     reader = threading.Thread(target=follow)
     reader.start()

@@ -115,7 +115,7 @@ def test_follower_in_another_process_gets_every_byte_once(url: str) -> None:
             return b"".join(
                 piece.text
                 for piece in OutputReader(folder).follow(
-                    over=lambda: store.outputs.get(RUN).state != "open"
+                    is_finished=lambda: store.outputs.get(RUN).state != "open"
                 )
             )
 

@@ -70,7 +70,7 @@ def test_deleted_plain_file_is_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "output"
     path.write_bytes(b"one line\n" * 100_000)
     output = OutputReader(tmp_path)
-    follower = output.follow(over=lambda: False, wait=lambda seconds: pytest.fail("waits"))
+    follower = output.follow(is_finished=lambda: False, wait=lambda seconds: pytest.fail("waits"))
     first = next(follower)
     path.unlink()
     assert len(first.text) + sum(len(piece.text) for piece in follower) == 900_000

@@ -25,7 +25,7 @@ NARROW = _Narrow()
 
 def follow_all(output: OutputReader) -> bytes:
     """Return the whole output of a finished run."""
-    return b"".join(piece.text for piece in output.follow(over=lambda: True))
+    return b"".join(piece.text for piece in output.follow(is_finished=lambda: True))
 
 
 def text_of_lines(lines: list[bytes]) -> bytes:

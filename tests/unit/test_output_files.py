@@ -123,7 +123,7 @@ def test_follower_continues_at_the_same_offset_after_sealing(
     write_output(folder, data)
     with NARROW:
         begun = []
-        follower = OutputReader(folder).follow(over=lambda: True)
+        follower = OutputReader(folder).follow(is_finished=lambda: True)
         for piece in follower:
             begun.append(piece)
             if len(begun) == stop:
@@ -131,7 +131,7 @@ def test_follower_continues_at_the_same_offset_after_sealing(
         at = begun[-1].next if begun else 0
         index = seal(folder)
         remove_plain(folder, index)
-        rest = list(OutputReader(folder).follow(at, over=lambda: True))
+        rest = list(OutputReader(folder).follow(at, is_finished=lambda: True))
         # The same reader, whose file was unlinked, reaches the same end.
         same = list(follower)
     text = redact(data)
@@ -337,7 +337,7 @@ def test_writer_redacts_and_flushes_held_back_bytes_at_the_end(folder: Path) -> 
 
 def test_follower_gets_a_notice_of_truncation(folder: Path) -> None:
     path = write_output(folder, b"a line of it\n" * 100_000)
-    follower = OutputReader(folder).follow(over=lambda: True)
+    follower = OutputReader(folder).follow(is_finished=lambda: True)
     first = next(follower)
     cut = cut_middle(path, 100, 1_000)
     assert cut is not None

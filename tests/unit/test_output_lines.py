@@ -27,7 +27,7 @@ def test_long_line_takes_seconds_and_little_memory(tmp_path: Path, piece: bytes)
             file.write(piece * (MB // len(piece)))
     busy = time.process_time()
     text, length = PipeRenderer(), 0
-    for part in OutputReader(tmp_path).follow(over=lambda: True):
+    for part in OutputReader(tmp_path).follow(is_finished=lambda: True):
         rendered = text.feed(part.text)
         length += len(rendered)
         assert len(rendered) <= 2 * MAX_LINE_BYTES

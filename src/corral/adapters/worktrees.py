@@ -297,7 +297,7 @@ def _add_worktree(
     workers = git.parallel_checkout_options(repository)
     for remaining in reversed(range(MAX_ATTEMPTS)):
         arguments = (*workers, "worktree", "add", "--quiet", *force, *branch_arguments)
-        result = git.run(repository, *arguments, seconds=git.LONG_SECONDS, keeps=(lock,))
+        result = git.run(repository, *arguments, seconds=git.LONG_SECONDS, pass_fds=(lock,))
         if result.code == 0:
             break
         if not remaining or not _is_concurrent_add(result):
@@ -353,7 +353,7 @@ def _create_from_pool(
             "--quiet",
             *lock_options,
             *branch_arguments,
-            keeps=(lock,),
+            pass_fds=(lock,),
         )
         checkout = find_checkout(repository, folder)
         if result.code or checkout is None:

@@ -42,14 +42,14 @@ class Outputs(Resource):
         *,
         stream: str = "output",
         offset: int = 0,
-        over: Callable[[], bool] | None = None,
+        is_finished: Callable[[], bool] | None = None,
     ) -> "Iterator[OutputChunk]":
-        """Yield text from `offset` on, as it is written, until `over()` is true.
+        """Yield text from `offset` on, as it is written, until `is_finished()` is true.
 
-        Without `over`, yields only the text that is there now. Raises the errors of `open`.
+        Without `is_finished`, yields only the text that is there now. Raises the errors of `open`.
         """
         return outputs.follow_output(
-            self._database, run_id, stream=stream, offset=offset, over=over
+            self._database, run_id, stream=stream, offset=offset, is_finished=is_finished
         )
 
     @operation(people_only=True)

@@ -56,7 +56,7 @@ class OutputReader:
             run.id,
             stream=self._stream,
             offset=offset,
-            over=lambda: not follow or is_output_closed() or not runs.refresh(run).is_live,
+            is_finished=lambda: not follow or is_output_closed() or not runs.refresh(run).is_live,
         ):
             yield convert(piece.text)
         yield self._finish()

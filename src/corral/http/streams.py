@@ -188,8 +188,8 @@ def _read_bytes(
 ) -> OutputSlice:
     """Read whole chunks from `offset` on until they have `limit` bytes; never waits.
 
-    `follow` is stopped where it would wait. Ending it with `over` would release the bytes that it
-    holds back because they may be the beginning of a secret.
+    `follow` is stopped where it would wait. Ending it with `is_finished` would release the bytes
+    that it holds back because they may be the beginning of a secret.
     """
 
     def stop_waiting(_: float) -> None:
@@ -199,7 +199,7 @@ def _read_bytes(
     size = 0
     is_complete = True
     try:
-        for chunk in text.follow(offset, over=lambda: not is_live, wait=stop_waiting):
+        for chunk in text.follow(offset, is_finished=lambda: not is_live, wait=stop_waiting):
             chunks.append(chunk.text)
             size += len(chunk.text)
             offset = chunk.next

@@ -59,7 +59,7 @@ class ScreenIO(AgentIO):
         self._changed_at = time.monotonic()
         self._entries: deque[InputEntry] = deque()
         if first_prompt is not None:
-            self._add_text(first_prompt, enter=True, reply=self._log_prompt, waits=True)
+            self._add_text(first_prompt, enter=True, reply=self._log_prompt, is_first_prompt=True)
 
     def resize(self, rows: int, columns: int) -> None:
         self._terminal.resize(columns, rows)
@@ -130,22 +130,22 @@ class ScreenIO(AgentIO):
 
     def _choose(self, text: str, shown: Dialog, reply: Reply, now: float) -> None:
         reading = self._reading
-        wanted = find_option(self._screen, reading, text)
-        if wanted is None:
+        option_index = find_option(self._screen, reading, text)
+        if option_index is None:
             error = "not_an_option" if shown.options else "dialog_unreadable"
             details = {"question": shown.question, "asks": shown.options}
             reply({"ok": False, "error": error, **details})
             return
 
         def done(outcome: dict[str, Any]) -> None:
-            option = reading.options[wanted]
+            option = reading.options[option_index]
             details = {"question": reading.question, "option": option}
             if outcome["ok"]:
                 self._log("info", "A person answered the dialog.", details)
             reply(outcome | {"how": "answered", "option": option})
 
         entry = ChoiceEntry(
-            self._screen, reading, wanted, type_in=self._type_in, reply=done, now=now
+            self._screen, reading, option_index, type_in=self._type_in, reply=done, now=now
         )
         self._entries.append(entry)
 
@@ -161,7 +161,9 @@ class ScreenIO(AgentIO):
         self.pause = POLL_SECONDS
         return True
 
-    def _add_text(self, text: str, *, enter: bool, reply: Reply, waits: bool = False) -> None:
+    def _add_text(
+        self, text: str, *, enter: bool, reply: Reply, is_first_prompt: bool = False
+    ) -> None:
         self._entries.append(
             TextEntry(
                 text,
@@ -169,7 +171,7 @@ class ScreenIO(AgentIO):
                 type_in=self._type_in,
                 reply=reply,
                 now=time.monotonic(),
-                waits=waits,
+                is_first_prompt=is_first_prompt,
             )
         )
 

@@ -103,7 +103,7 @@ def output_events(
             start = 0 if is_short else text.size - MAX_STRUCTURED_BYTES
         elif offset is None and start:
             yield TerminalEvent("left_out", str(start).encode())
-        for piece in text.follow(start, over=watch, wait=closed.wait):
+        for piece in text.follow(start, is_finished=watch, wait=closed.wait):
             if closed.is_set():
                 return
             yield from watch.size_changes()
@@ -173,7 +173,7 @@ def download(request: PageRequest) -> Response:
     """Download the whole output of a run, redacted."""
     run = request.store.runs.get(request.path_param("id"))
     text = request.store.outputs.open(run.id)
-    chunks = (bytes(piece.text) for piece in text.follow(0, over=lambda: True))
+    chunks = (bytes(piece.text) for piece in text.follow(0, is_finished=lambda: True))
     return StreamingResponse(
         chunks,
         media_type="application/octet-stream",

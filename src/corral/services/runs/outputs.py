@@ -205,14 +205,14 @@ def follow_output(
     *,
     stream: str = "output",
     offset: int = 0,
-    over: Callable[[], bool] | None = None,
+    is_finished: Callable[[], bool] | None = None,
 ) -> "Iterator[OutputChunk]":
-    """Yield text from `offset` on, as it is written, until `over()` is true.
+    """Yield text from `offset` on, as it is written, until `is_finished()` is true.
 
-    Without `over`, yields only the text that is there now.
+    Without `is_finished`, yields only the text that is there now.
     """
     reader = open_output(database, run_id, stream=stream)
-    return reader.follow(offset, over=over or (lambda: True))
+    return reader.follow(offset, is_finished=is_finished or (lambda: True))
 
 
 def _open_stored(database: "Database", run_id: str, stream: str, size: int) -> "SealedOutput":
