@@ -16,7 +16,7 @@ from corral.supervisor.streams import OUTPUT, AgentStreams
 if TYPE_CHECKING:
     from corral.adapters.providers.provider import Provider
     from corral.api import Corral
-    from corral.supervisor.confinement import Confinement
+    from corral.supervisor.worktree_sandbox import WorktreeSandbox
 
 # Options that make an agent CLI report in structured lines, in a command line of the user.
 STRUCTURED_OPTIONS = frozenset({"stream-json", "--json"})
@@ -52,7 +52,7 @@ class AgentIOFactory:
         size: tuple[int, int],
         secrets: Sequence[str],
         env: Callable[[LaunchCommand], dict[str, str]],
-        confinement: "Confinement | None",
+        worktree_sandbox: "WorktreeSandbox | None",
     ) -> None:
         self._store = store
         self._launch = launch
@@ -62,7 +62,7 @@ class AgentIOFactory:
         self._size = size
         self._secrets = secrets
         self._env = env
-        self._confinement = confinement
+        self._worktree_sandbox = worktree_sandbox
 
     def create(self, command: LaunchCommand, run: Run, streams: AgentStreams, log: Log) -> AgentIO:
         """Return the interface to the agent of an attempt that was just started."""
@@ -123,7 +123,7 @@ class AgentIOFactory:
             session=command.session,
             started_at=started_at,
             prompt=None if self._launch.raw else self._launch.prompt,
-            confinement=self._confinement,
+            worktree_sandbox=self._worktree_sandbox,
         )
 
     def _make_stream_io(self, run: Run, offset: int, log: Log) -> AgentIO:

@@ -17,7 +17,7 @@ from corral.db.filesystem import create_private_file
 if TYPE_CHECKING:
     from corral.adapters.worktree_registry import Checkout
     from corral.domain.runs.model import Launch
-    from corral.supervisor.confinement import Confinement
+    from corral.supervisor.worktree_sandbox import WorktreeSandbox
 
 RECORDED_VARIABLES = (
     "PATH",
@@ -47,7 +47,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def describe_git(
-    cwd: str, launch: "Launch", confinement: "Confinement | None"
+    cwd: str, launch: "Launch", worktree_sandbox: "WorktreeSandbox | None"
 ) -> dict[str, Any] | None:
     """Return the git state of a run's working directory; None outside of git.
 
@@ -56,9 +56,9 @@ def describe_git(
     """
     if launch.has_session_sandbox:
         return None
-    if confinement is None:
+    if worktree_sandbox is None:
         return read_git_state(cwd)
-    return read_worktree_state(confinement.checkout)
+    return read_worktree_state(worktree_sandbox.checkout)
 
 
 def read_git_state(cwd: str) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from corral.adapters.providers.provider import Provider
     from corral.adapters.sandbox_bridge.schema import SessionFolder
     from corral.api import Corral
-    from corral.supervisor.confinement import Confinement
+    from corral.supervisor.worktree_sandbox import WorktreeSandbox
 
 # The maximum length of the part of the prompt that is used to select relevant notes.
 MAX_TOPIC_CHARS = 8_000
@@ -75,10 +75,10 @@ class LaunchPlan:
         command = self._build_provider_command(resume=resume)
         if self._launch.has_session_sandbox:
             return self._wrap_in_session_sandbox(command)
-        if self.confinement is None:
+        if self.worktree_sandbox is None:
             return command
         session = self._get_provider_session() if self._run.session_id else None
-        return self.confinement.wrap(command, session)
+        return self.worktree_sandbox.wrap(command, session)
 
     def _wrap_in_session_sandbox(self, command: LaunchCommand) -> LaunchCommand:
         """Return the command inside a session sandbox; see `runs/spec.py`."""
@@ -98,7 +98,10 @@ class LaunchPlan:
             ),
             kind=str(self._launch.sandbox).removeprefix(SESSION_SANDBOX_PREFIX),
         )
-        self._sandbox_info = {"kind": wrapped.kind, "lacks": wrapped.missing_protections}
+        self._sandbox_info = {
+            "kind": wrapped.kind,
+            "missing_protections": wrapped.missing_protections,
+        }
         return LaunchCommand(
             wrapped.words,
             env=session_sandbox.build_agent_environment(folder) | wrapped.environment,
@@ -113,13 +116,13 @@ class LaunchPlan:
         return self._store.internal.chat.prepare_sandbox(self._run.session_id)
 
     @cached_property
-    def confinement(self) -> "Confinement | None":
+    def worktree_sandbox(self) -> "WorktreeSandbox | None":
         """The worktree sandbox of the run; None without one."""
         if not self._launch.has_worktree_sandbox:
             return None
-        from corral.supervisor.confinement import Confinement
+        from corral.supervisor.worktree_sandbox import WorktreeSandbox
 
-        return Confinement(
+        return WorktreeSandbox(
             self._store,
             self._run,
             self._launch,
@@ -133,14 +136,14 @@ class LaunchPlan:
 
     def collect(self, log: Log) -> None:
         """Import the results of an attempt from its sandbox, after all its processes ended."""
-        if self.confinement is not None:
+        if self.worktree_sandbox is not None:
             session = self._get_provider_session() if self._run.session_id else None
-            self.confinement.collect(session, log)
+            self.worktree_sandbox.collect(session, log)
 
     def close(self) -> None:
         """Delete the folders of the sandbox after the run."""
-        if self.confinement is not None:
-            self.confinement.close()
+        if self.worktree_sandbox is not None:
+            self.worktree_sandbox.close()
 
     def _build_provider_command(self, *, resume: bool) -> LaunchCommand:
         run, launch = self._run, self._launch
@@ -186,13 +189,13 @@ class LaunchPlan:
             approvals=tuple(launch.approvals),
             allow=self._agent_config.allow,
             deny=self._agent_config.deny,
-            is_sandboxed=launch.has_session_sandbox or self.confinement is not None,
+            is_sandboxed=launch.has_session_sandbox or self.worktree_sandbox is not None,
             is_root=os.geteuid() == 0 and not self._is_root_allowed(),
             is_own_worktree=_is_created_by_corral(run.cwd),
             tools=self._agent_config.tools,
             # Lock hooks need the store, which a sandbox cannot reach.
             hooks=run.agent_id is not None
-            and self.confinement is None
+            and self.worktree_sandbox is None
             and _is_linked_worktree(run.cwd),
             extra=tuple(run.args),
         )
@@ -231,7 +234,9 @@ class LaunchPlan:
         env = {name: value for name, value in os.environ.items() if name not in removed}
         env["CORRAL_STORE"] = self._store.address
         given = command.env | self._launch.env | self.secrets
-        env = self.confinement.build_environment(given) if self.confinement else env | given
+        env = (
+            self.worktree_sandbox.build_environment(given) if self.worktree_sandbox else env | given
+        )
         env["CORRAL_RUN"] = run.id
         if self.secrets:  # `corral`, called by the agent, redacts the values of these variables
             inherited = env.get("CORRAL_SECRETS", "").split(",")
@@ -280,7 +285,7 @@ class LaunchPlan:
             size=self._size,
             secrets=list(self.secrets.values()),
             env=self.build_environment,
-            confinement=self.confinement,
+            worktree_sandbox=self.worktree_sandbox,
         )
 
     def describe_environment(self) -> dict[str, Any]:
@@ -288,11 +293,14 @@ class LaunchPlan:
         from corral.supervisor import environment
 
         description = environment.describe_environment() | {
-            "git": environment.describe_git(self._run.cwd, self._launch, self.confinement),
+            "git": environment.describe_git(self._run.cwd, self._launch, self.worktree_sandbox),
             "provider_version": self._probe_version(),
         }
-        if self.confinement is not None:
-            self._sandbox_info = {"kind": self._launch.sandbox, "lacks": self.confinement.lacks}
+        if self.worktree_sandbox is not None:
+            self._sandbox_info = {
+                "kind": self._launch.sandbox,
+                "missing_protections": self.worktree_sandbox.missing_protections,
+            }
         return description | {"sandbox": self._sandbox_info} if self._sandbox_info else description
 
     def _probe_version(self) -> str | None:

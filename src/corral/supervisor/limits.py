@@ -40,8 +40,8 @@ class RunLimits:
                 yield attempt.started_at + self._timeout
             if self._idle_timeout is not None:
                 yield max(attempt.active_at + self._idle_timeout, now + MIN_IDLE_CHECK_SECONDS)
-        if self._plan.confinement is not None:
-            yield self._plan.confinement.next_poll
+        if self._plan.worktree_sandbox is not None:
+            yield self._plan.worktree_sandbox.next_poll
 
     def enforce(self, attempt: "Attempt", now: float) -> None:
         """Continue or begin the termination of the agent if it is to stop or exceeds a limit."""
@@ -67,9 +67,9 @@ class RunLimits:
 
     def _find_exceeded_quota(self, attempt: "Attempt") -> str | None:
         """Return a description of the sandbox quota that the run exceeds, or None."""
-        if self._plan.confinement is None:
+        if self._plan.worktree_sandbox is None:
             return None
-        return self._plan.confinement.find_exceeded_limit(attempt.agent_process)
+        return self._plan.worktree_sandbox.find_exceeded_limit(attempt.agent_process)
 
     def _kill(self, attempt: "Attempt", reason: str) -> None:
         """Kill a sandboxed agent and stop the run.

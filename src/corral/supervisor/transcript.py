@@ -29,7 +29,7 @@ from corral.supervisor.stream_io import StreamIO
 if TYPE_CHECKING:
     from corral.adapters.providers.provider import Provider
     from corral.api import Corral
-    from corral.supervisor.confinement import Confinement
+    from corral.supervisor.worktree_sandbox import WorktreeSandbox
 
 PROC = "/proc"
 
@@ -366,7 +366,7 @@ def follow_transcript(
     session: str | None,
     started_at: int,
     prompt: str | None,
-    confinement: "Confinement | None",
+    worktree_sandbox: "WorktreeSandbox | None",
 ) -> None:
     """Make `agent_io` follow the transcript of the CLI, if its stream does not report everything.
 
@@ -391,11 +391,11 @@ def follow_transcript(
         return not _is_used_elsewhere(provider.program, run.cwd, own_pids)
 
     root, copy = reader.get_root(env), None
-    if confinement is not None:
-        below = root.relative_to(confinement.home)
+    if worktree_sandbox is not None:
+        below = root.relative_to(worktree_sandbox.home)
         patterns = [f"{below}/{pattern}" for pattern in reader.RECORD_FILES]
-        copy = TranscriptCopy(confinement.home, patterns, confinement.transcripts_folder)
-        root = confinement.transcripts_folder / below
+        copy = TranscriptCopy(worktree_sandbox.home, patterns, worktree_sandbox.transcripts_folder)
+        root = worktree_sandbox.transcripts_folder / below
     agent_io.transcript = TranscriptFollower(
         TranscriptLocator(
             reader,

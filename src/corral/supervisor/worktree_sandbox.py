@@ -38,7 +38,7 @@ DISK_SHARE = 20  # measuring the disk takes at most 1/20 of the time
 NO_DAEMON = "http://127.0.0.1:9"  # the discard port: `corral` reports that it is not reachable
 
 
-class Confinement:
+class WorktreeSandbox:
     """The worktree sandbox of one run, for all of its attempts."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Confinement:
         self._next_check = self._next_disk_check = 0.0
         self._disk_before: int | None = None
         self._measured_folders: list[str] = []
-        self.lacks: list[str] = []
+        self.missing_protections: list[str] = []
         """Protections that this system does not offer."""
 
     @cached_property
@@ -128,7 +128,7 @@ class Confinement:
             scratch=self._scratch,
             kind=self._kind,
         )
-        self.lacks = wrapped.missing_protections
+        self.missing_protections = wrapped.missing_protections
         self._measured_folders = [checkout.folder, self.home, self._git, self._scratch]
         self._disk_before = None
         self._added = wrapped.environment
