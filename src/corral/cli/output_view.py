@@ -85,7 +85,7 @@ class OutputReader:
             return lambda data: data
         from corral.adapters.output import redact
         from corral.adapters.output.render import PipeRenderer
-        from corral.services.runs.transcript import find_renderer
+        from corral.services.runs.output_rendering import find_renderer
 
         transcript = None
         if self._stream == "output":

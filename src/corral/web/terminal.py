@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 from corral.api import Corral
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError, NotFound
-from corral.services.runs.transcript import find_renderer
+from corral.services.runs.output_rendering import find_renderer
 from corral.web.request import PageRequest
 
 if TYPE_CHECKING:
