@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from corral.domain.runs.model import Dialog, StopKind
-from corral.supervisor.usage import UsageMeter
+from corral.supervisor.resource_usage import ResourceMeter
 
 if TYPE_CHECKING:
     from corral.supervisor.attempt import Attempt
@@ -33,7 +33,7 @@ class EventLoop:
         self._output = output
         self._control = control
         self._limits = limits
-        self._usage = UsageMeter()
+        self._usage = ResourceMeter()
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_writer, False)
         self.is_interrupted = False
@@ -129,7 +129,7 @@ class EventLoop:
             self.renew_lease(attempt)
         if now >= self._usage.next_poll:
             agent_process = attempt.agent_process if attempt is not None else None
-            self._lease.record_usage(self._usage.measure(agent_process))
+            self._lease.record_resource_sample(self._usage.measure(agent_process))
         if self.is_interrupted and self._lease.stop_reason is None and not self._lease.is_parked:
             self._lease.request_stop(StopKind.INTERRUPTED)
         if attempt is not None and not self._lease.is_replaced:
