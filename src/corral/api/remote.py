@@ -91,7 +91,9 @@ class RemoteCorral(Corral):
     def write_timeout(self, seconds: float) -> AbstractContextManager[None]:
         return nullcontext()  # the daemon limits its waits
 
-    def try_upkeep(self, name: str, work: Callable[[], T], *, seconds: float = 1.0) -> T | None:
+    def try_write_before_read(
+        self, name: str, work: Callable[[], T], *, seconds: float = 1.0
+    ) -> T | None:
         return work()  # the daemon limits the time
 
     def run_of_peer(self, client: tuple[str, int], port: int) -> NoReturn:

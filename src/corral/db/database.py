@@ -80,8 +80,8 @@ class Database(ABC):
         """Why the handle must not be used any more."""
         self._listeners: list[Listener] = []
         self.thread = ThreadState()
-        self.upkeep: set[str] = set()
-        """Upkeep that reads have started and not finished; see `services/store/upkeep.py`."""
+        self.writes_before_reads: set[str] = set()
+        """Names of the unfinished writes; see `services/store/write_before_read.py`."""
         self.is_exiting = False
         _open.add(self)
 

@@ -1,4 +1,4 @@
-"""Transcripts: the structured output of an agent, rendered as text for people."""
+"""Render an agent's structured output as text for people."""
 
 from typing import TYPE_CHECKING
 
