@@ -232,7 +232,7 @@ def acquire_queued_run(store: Corral) -> Operation:
 
 
 def delete_ended_run(store: Corral) -> Operation:
-    id = store.internal.runs.end(running(store), ExitStatus(exit_code=0)).id
+    id = store.internal.runs.record_end(running(store), ExitStatus(exit_code=0)).id
     return lambda store: store._database.write(lambda tx: deletion.delete_run(tx, id))
 
 

@@ -223,7 +223,7 @@ def test_output_of_a_live_run_cannot_be_deleted(store: Corral) -> None:
     with raises_without_change(store, Conflict) as caught:
         store.outputs.delete(run.id)
     assert "Stop it first" in caught.value.message
-    store.internal.runs.end(run, ExitStatus(exit_code=0))
+    store.internal.runs.record_end(run, ExitStatus(exit_code=0))
     assert store.outputs.delete(run.id).state == "deleted"
 
 

@@ -252,4 +252,4 @@ def test_enter_is_pressed_only_when_the_wanted_option_is_marked(
     interface.send("no")
     interface.advance(1.5)  # the arrow keys had no effect and are pressed again
     assert interface.typed == ["\x1b[B" * 3] * 3
-    assert [outcome["error"] for outcome in interface.outcomes] == ["not_heard"]
+    assert [outcome["error"] for outcome in interface.outcomes] == ["answer_not_accepted"]

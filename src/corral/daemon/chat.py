@@ -112,7 +112,7 @@ class ChannelWorker:
         self._adapter: ChannelAdapter | None = None
         self._adapter_lock = threading.Lock()
         tasks = [("sender", self._send)]
-        if not registry.get_traits(channel.kind).calls:
+        if not registry.get_traits(channel.kind).uses_webhook:
             tasks.append(("receiver", self._receive))
         self._threads = [
             threading.Thread(

@@ -16,7 +16,7 @@ from corral.api import Corral
 from corral.daemon.loop import BaseLoop
 from corral.domain.runs.model import Run, RunMode, RunState
 from corral.kernel.pagination import iter_all
-from corral.services.runs.recovery import get_identity, request_stop
+from corral.services.runs.recovery import get_identity, notify_supervisor_of_stop
 
 CHECK_SECONDS = 60.0  # in case an exit was not noticed
 POLL_SECONDS = 5.0  # where the system cannot report exits (no pidfd)
@@ -97,7 +97,7 @@ class Reaper(BaseLoop):
         """
         stopping = {run.id: run for run in runs if run.state is RunState.STOPPING}
         for id in stopping.keys() - self._stop_forwarded:
-            request_stop(store._database, stopping[id], None)
+            notify_supervisor_of_stop(store._database, stopping[id], None)
         self._stop_forwarded = {*stopping}
 
     def _unwatch(self, identity: ProcessIdentity) -> None:

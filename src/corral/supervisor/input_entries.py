@@ -184,7 +184,7 @@ class ChoiceEntry(InputEntry):
     def _press_next(self, view: ScreenView) -> None:
         keys = keys_for(self._screen, view.reading, self._option_index)
         if keys is None or self._presses >= MAX_KEY_PRESSES or self._rounds >= MAX_KEY_PRESSES:
-            self._fail("not_heard")
+            self._fail("answer_not_accepted")
             return
         pressed, selects = keys
         if not self._press(pressed, view.now):

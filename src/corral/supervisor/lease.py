@@ -332,7 +332,7 @@ class RunLease:
                     output_bytes=output_bytes,
                 )
             else:
-                self.run = self._store.internal.runs.end(
+                self.run = self._store.internal.runs.record_end(
                     self.run, exit_status, output_bytes=output_bytes
                 )
         except NotFound:

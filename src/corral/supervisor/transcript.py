@@ -100,9 +100,9 @@ class TranscriptLocator:
         """
         if agent_pid is not None and self._copy is None:
             pids = [agent_pid, *process.descendants(agent_pid)]
-            found = self._reader.list_open_sessions(self._folder, pids, self.started_at)
-            if found or self._reader.RECORDS_PROCESSES:
-                return found
+            sessions = self._reader.list_open_sessions(self._folder, pids, self.started_at)
+            if sessions or self._reader.RECORDS_PROCESSES:
+                return sessions
         later = self._reader.list_sessions_since(self._folder, self._cwd, self.started_at)
         free = [session for session in later if not self._is_taken(session)]
         if self._copy is not None:

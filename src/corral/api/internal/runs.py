@@ -29,7 +29,7 @@ class InternalRuns(Resource):
     )
     add_sample = write(supervision.add_sample, mode="one", repeatable=True, people_only=True)
     park = write(supervision.park, people_only=True)
-    end = write(ops.record_end, repeatable=True, people_only=True)
+    record_end = write(ops.record_end, repeatable=True, people_only=True)
     end_orphaned = write(ops.end_orphaned, repeatable=True, people_only=True)
     release_claim = write(runs_dispatch.release_claim, mode="one", repeatable=True)
 

@@ -163,7 +163,7 @@ class Delivery:
 
         Returns None when the message has to be sent.
         """
-        retention_ms = self._adapter.traits.remembers_ms
+        retention_ms = self._adapter.traits.key_retention_ms
         age = self._database.clock.now() - outbound.message.created_at
         if outbound.letter.attempts < 2 or retention_ms is None or age <= retention_ms:
             return None

@@ -104,7 +104,7 @@ def stop_run(
         raise Invalid(f"The grace period is at most one day, not {grace_period_ms:,} ms.")
     run = database.write(lambda tx: ops.request_stop(tx, id, reason=reason), repeatable=True)
     if run.is_live:
-        recovery.request_stop(database, run, grace_period_ms)
+        recovery.notify_supervisor_of_stop(database, run, grace_period_ms)
     return run
 
 

@@ -89,7 +89,7 @@ def check_run(database: "Database", run: Run) -> RecoveryResult | None:
     return None
 
 
-def request_stop(database: "Database", run: Run, grace_period_ms: int | None) -> None:
+def notify_supervisor_of_stop(database: "Database", run: Run, grace_period_ms: int | None) -> None:
     """Notify the supervisor of a run that is being stopped; if there is none, check the run."""
     from corral.adapters import control_socket
 

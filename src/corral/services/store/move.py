@@ -28,7 +28,7 @@ from corral.services.runs.recovery import get_run
 from corral.services.store.backup import iter_active_runs
 
 
-class Moved(msgspec.Struct, frozen=True):
+class MoveResult(msgspec.Struct, frozen=True):
     """The result of a move."""
 
     url: str
@@ -36,13 +36,13 @@ class Moved(msgspec.Struct, frozen=True):
     rows: int
 
 
-def move_store(database: Database, url: str, on_progress: Progress | None) -> Moved:
+def move_store(database: Database, url: str, on_progress: Progress | None) -> MoveResult:
     """Move a store, or resume a move that was interrupted; see `Store.move`."""
     with database.allow_moved():
         return _move(database, url, on_progress)
 
 
-def _move(database: Database, url: str, on_progress: Progress | None) -> Moved:
+def _move(database: Database, url: str, on_progress: Progress | None) -> MoveResult:
     if config.is_remote(url):
         raise Invalid(
             "The target of a move is sqlite:////path or postgresql://….", reason="not_a_database"
@@ -75,7 +75,7 @@ def _move(database: Database, url: str, on_progress: Progress | None) -> Moved:
                 "Repeat the same `corral db move`, or cancel it with `corral db move --cancel`.",
                 **error.details,
             ) from error
-        return Moved(transfer.target.url, len(rows), sum(rows.values()))
+        return MoveResult(transfer.target.url, len(rows), sum(rows.values()))
     finally:
         transfer.close()
 

@@ -110,7 +110,7 @@ def check_files(database: Database, on_progress: Progress) -> Iterator[Finding]:
     """Check the files of this machine: missing, changed, or unknown to the store."""
     for name, check, sound in (
         ("outputs", _verify_outputs, "Every output of this machine exists and is unchanged."),
-        ("runs", _run_folders, "Every run folder belongs to a known run."),
+        ("runs", _verify_run_folders, "Every run folder belongs to a known run."),
         ("attachments", _verify_attachments, "Every attachment exists and belongs to a message."),
         (
             "sandboxes",
@@ -249,7 +249,7 @@ def _is_live(database: Database, run_id: str) -> bool:
         return False
 
 
-def _run_folders(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
+def _verify_run_folders(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
     """Find folders of unknown runs.
 
     A run is stored before its folder is created, and deleted before its folder is removed.
@@ -368,7 +368,7 @@ def _verify_worktrees(database: Database, on_progress: Progress) -> Iterator[Fil
             f"{orphan.folder} belongs to no attempt. See its content with "
             "`corral race clean --orphans`.",
         )
-    for project_id, folder in tasks_cleanup.list_strays(database):
+    for project_id, folder in tasks_cleanup.list_orphans(database):
         yield (
             "warning",
             f"{folder} belongs to no task of this store. See its content with "

@@ -42,7 +42,7 @@ def clean(database: Database, project: str, *, confirm: bool) -> list[TaskLeftov
     ]
 
 
-def list_strays(database: Database) -> Iterator[tuple[str, str]]:
+def list_orphans(database: Database) -> Iterator[tuple[str, str]]:
     """Yield folders among the task worktrees that belong to no task of this store.
 
     Each is a pair of the project's id and the folder.
