@@ -110,7 +110,7 @@ def test_agent_ends_as_scripted() -> None:
 
 def test_agent_asks_and_reads_the_answer() -> None:
     assert run("ask ready?", stdin="sure\n").stdout == "ready? Answered: sure\n"
-    assert run("ask ready?").stdout == "ready? Nobody answered.\n"
+    assert run("ask ready?").stdout == "ready? No answer.\n"
 
 
 def test_agent_leaves_a_child_behind() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.adapters.output.reader import OutputReader
+from corral.adapters.output.reader import OutputFiles
 from corral.adapters.output.seal import remove_plain, seal
 from corral.adapters.process import host
 from corral.kernel.errors import NotFound, Refused
@@ -69,7 +69,7 @@ def test_file_size_limit_while_sealing_leaves_the_output_unchanged(
 def test_deleted_plain_file_is_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "output"
     path.write_bytes(b"one line\n" * 100_000)
-    output = OutputReader(tmp_path)
+    output = OutputFiles(tmp_path)
     follower = output.follow(is_finished=lambda: False, wait=lambda seconds: pytest.fail("waits"))
     first = next(follower)
     path.unlink()
@@ -82,7 +82,7 @@ def test_deleted_plain_file_is_read_to_its_end(tmp_path: Path) -> None:
 def test_deleted_sealed_file_is_read_to_its_end(tmp_path: Path) -> None:
     (tmp_path / "output").write_bytes(b"one line\n" * 100_000)
     remove_plain(tmp_path, seal(tmp_path))
-    output = OutputReader(tmp_path)
+    output = OutputFiles(tmp_path)
     assert output.lines(5, 1) == [b"one line"]
     (tmp_path / "output.zst").unlink()
     assert output.lines(99_999, 2) == [b"one line"]

@@ -32,7 +32,7 @@ def test_answering_no_declines(home: Home, answer: str) -> None:
     sent = home.json("send", "--json", run.id, answer)
     assert (sent["how"], sent["option"]) == ("answered", "3. No")
     wait_until(lambda: b"after" in home.output_so_far(run), "the agent continues")
-    assert b"Nobody answered." in home.output_so_far(run)
+    assert b"No answer." in home.output_so_far(run)
     assert b"Answered:" not in home.output_so_far(run)
     wait_until(lambda: home.get(run.id).attention is None, "the dialog is closed")
     assert home.get(run.id).dialog is None

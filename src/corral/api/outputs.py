@@ -9,7 +9,7 @@ from corral.domain.outputs.model import Output
 from corral.services.runs import outputs
 
 if TYPE_CHECKING:
-    from corral.adapters.output.reader import OutputReader
+    from corral.adapters.output.reader import OutputFiles
     from corral.adapters.output.sealed_file import OutputChunk, SealedOutput
 
 
@@ -27,7 +27,7 @@ class Outputs(Resource):
     log_lines = read(ops.list_log_lines, mode="one")
 
     @operation(streamed="GET /api/runs/ID/output")
-    def open(self, run_id: str, *, stream: str = "output") -> "OutputReader | SealedOutput":
+    def open(self, run_id: str, *, stream: str = "output") -> "OutputFiles | SealedOutput":
         """Return a reader of a run's output, while the run writes it or after it was sealed.
 
         Reads the files of this machine, otherwise the store. Raises NotFound when the output was

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from corral.api.operation import Resource, operation
 from corral.api.policy import USES_FILES
-from corral.db.types import Finding, Progress, QueryResult, no_progress
+from corral.db.types import Finding, ProgressCallback, QueryResult, no_progress
 from corral.kernel.errors import Invalid
 from corral.kernel.validation import MAX_BODY, check_text
 from corral.services.store.model import PruneResult
@@ -86,7 +86,7 @@ class Store(Resource):
         return [*self._database.check(thorough=False), check_schema(self._database)]
 
     @operation(reads=True, local_arguments=("on_progress",), slow=True)
-    def verify(self, *, on_progress: Progress | None = None) -> list[Finding]:
+    def verify(self, *, on_progress: ProgressCallback | None = None) -> list[Finding]:
         """Check every page and row, and the files of this machine that rows refer to.
 
         Takes a while on a large store; other processes may write meanwhile. `on_progress` is
@@ -120,7 +120,7 @@ class Store(Resource):
         return restore(self._database, file)
 
     @operation(local="a store is moved while no daemon serves it", people_only=True)
-    def move(self, url: str, *, on_progress: Progress | None = None) -> "MoveResult":
+    def move(self, url: str, *, on_progress: ProgressCallback | None = None) -> "MoveResult":
         """Move everything to another store, on either engine, and use that one from then on.
 
         Writers are blocked meanwhile. Afterwards the old store rejects writes and redirects every

@@ -14,7 +14,7 @@ MAX_REPLAYED_BYTES = 8 << 20
 """How much of a terminal's output is replayed, from its end; emulating a terminal is slow."""
 
 
-class OutputReader:
+class OutputPrinter:
     """Reads one output of one run, converted for display."""
 
     def __init__(self, store: "Corral", run: Run, *, stream: str, raw: bool) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from corral.db.dialect import Engine
-from corral.db.tx import Mode, Redaction, Tx
+from corral.db.tx import Mode, SecretFilter, Tx
 from corral.db.types import Finding, Listener, QueryResult, ReadTable
 from corral.kernel.clock import Clock
 
@@ -72,7 +72,7 @@ class Database(ABC):
     every phase of a move.
     """
 
-    redaction: Redaction | None = None
+    redaction: SecretFilter | None = None
     """Removes secrets from stored text; None for handles that only copy rows between stores."""
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ from corral.db.store_move_record import (
     read_store_move_if_current,
 )
 from corral.db.tx import Tx
-from corral.db.types import Progress
+from corral.db.types import ProgressCallback
 from corral.kernel.errors import Conflict, Invalid, Refused, StoreUnavailable
 
 Open = Callable[[], Database]
@@ -175,7 +175,7 @@ class StoreMove:
         void_target(self.target, self.id)
         keep_here(self.source)
 
-    def copy(self, progress: Progress) -> dict[str, int]:
+    def copy(self, progress: ProgressCallback) -> dict[str, int]:
         """Copy the rows that are missing, then compare all; return the number of rows by table.
 
         Progress counts each row twice: when it is copied and when it is compared.

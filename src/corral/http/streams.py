@@ -19,7 +19,7 @@ from corral.kernel.errors import Invalid, Refused
 from corral.services.tokens import TokenIdentity
 
 if TYPE_CHECKING:
-    from corral.adapters.output.reader import OutputReader
+    from corral.adapters.output.reader import OutputFiles
     from corral.adapters.output.sealed_file import SealedOutput
 
 MAX_SUBSCRIBERS = 2_000
@@ -184,7 +184,7 @@ class _NoMoreData(Exception):
 
 
 def _read_bytes(
-    text: "OutputReader | SealedOutput", offset: int, limit: int, *, is_live: bool
+    text: "OutputFiles | SealedOutput", offset: int, limit: int, *, is_live: bool
 ) -> OutputSlice:
     """Read whole chunks from `offset` on until they have `limit` bytes; never waits.
 

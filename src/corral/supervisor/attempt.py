@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MIN_POLL_SECONDS = 0.05
 
 
-class Attempt:
+class AgentAttempt:
     """The agent's process and streams, from the fork until all of its output was read.
 
     `fork` and `adopt` create an attempt. `execute` starts the program of a forked one. After the
@@ -73,7 +73,7 @@ class Attempt:
         previous: ExitStatus | None,
         quick_failures: int,
         on_output: Callable[[bytes], None],
-    ) -> "Attempt":
+    ) -> "AgentAttempt":
         """Create the agent's process and record it in the store; `execute` starts its program.
 
         So the store knows every agent that ever ran. `previous` is the end of the attempt before;
@@ -129,7 +129,7 @@ class Attempt:
         plan: "LaunchPlan",
         *,
         on_output: Callable[[bytes], None],
-    ) -> "Attempt":
+    ) -> "AgentAttempt":
         """Take over the attempt of a supervisor that is gone.
 
         Raises Conflict when another supervisor was faster.

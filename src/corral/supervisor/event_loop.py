@@ -10,7 +10,7 @@ from corral.domain.runs.model import Dialog, StopKind
 from corral.supervisor.resource_usage import ResourceMeter
 
 if TYPE_CHECKING:
-    from corral.supervisor.attempt import Attempt
+    from corral.supervisor.attempt import AgentAttempt
     from corral.supervisor.control_server import ControlServer
     from corral.supervisor.lease import RunLease
     from corral.supervisor.limits import RunLimits
@@ -54,7 +54,7 @@ class EventLoop:
         """
         self._watcher_deadline = time.monotonic() + seconds
 
-    def watch(self, attempt: "Attempt") -> None:
+    def watch(self, attempt: "AgentAttempt") -> None:
         """Process events until the agent has ended, or the run has another supervisor."""
         while not self._process_events(attempt, self._seconds_until_next_deadline(attempt)):
             pass
@@ -63,12 +63,12 @@ class EventLoop:
         """Wait for at most `seconds` between two attempts, and handle the events of that time."""
         self._process_events(None, seconds)
 
-    def renew_lease(self, attempt: "Attempt | None") -> None:
+    def renew_lease(self, attempt: "AgentAttempt | None") -> None:
         """Renew the lease and read whether the run is to stop."""
         agent_process = attempt.agent_process if attempt is not None else None
         self._lease.renew(agent_process, self._output.count_bytes(), self._usage)
 
-    def _process_events(self, attempt: "Attempt | None", seconds: float) -> bool:
+    def _process_events(self, attempt: "AgentAttempt | None", seconds: float) -> bool:
         """Wait for at most `seconds`, and handle all events that are ready or due.
 
         Returns True when the attempt has ended, or the run has another supervisor.
@@ -104,7 +104,7 @@ class EventLoop:
             self._watcher_deadline = None
         return self._watcher_deadline is not None
 
-    def _seconds_until_next_deadline(self, attempt: "Attempt") -> float:
+    def _seconds_until_next_deadline(self, attempt: "AgentAttempt") -> float:
         now = time.monotonic()
         deadlines = [
             self._lease.next_beat,
@@ -117,7 +117,7 @@ class EventLoop:
             deadlines.append(self._control.suspend_check_at)
         return min(deadlines) - now
 
-    def _handle_deadlines(self, attempt: "Attempt | None") -> None:
+    def _handle_deadlines(self, attempt: "AgentAttempt | None") -> None:
         now = time.monotonic()
         check_at = self._control.suspend_check_at
         if check_at is not None and now >= check_at:
@@ -137,7 +137,7 @@ class EventLoop:
             self._record_attention(attempt)
             self._limits.enforce(attempt, now)
 
-    def _record_attention(self, attempt: "Attempt") -> None:
+    def _record_attention(self, attempt: "AgentAttempt") -> None:
         """Record whether the agent needs a person, if that or its question has changed."""
         run, attention, dialog = (
             self._lease.run,

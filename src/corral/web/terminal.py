@@ -25,7 +25,7 @@ from corral.services.runs.output_rendering import find_renderer
 from corral.web.request import PageRequest
 
 if TYPE_CHECKING:
-    from corral.adapters.output.reader import OutputReader as Files
+    from corral.adapters.output.reader import OutputFiles
     from corral.adapters.output.sealed_file import SealedOutput
 
 MAX_SHOWN_BYTES = 512 * 1024  # only the end of a long output is shown; all of it can be downloaded
@@ -126,7 +126,7 @@ def end_event(error: CorralError) -> TerminalEvent:
 
 def _open_output(
     store: Corral, run: Run, is_over: Callable[[], bool], closed: threading.Event
-) -> "Files | SealedOutput":
+) -> "OutputFiles | SealedOutput":
     """Open the run's output; waits while the run is queued and has none."""
     while True:
         has_ended = is_over()

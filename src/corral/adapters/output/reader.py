@@ -19,7 +19,7 @@ from corral.kernel.errors import NotFound
 MIN_PAUSE, MAX_PAUSE = 0.005, 0.1
 
 
-class OutputReader:
+class OutputFiles:
     """The output of a run in its folder, in its current form: plain or sealed."""
 
     def __init__(

@@ -60,13 +60,13 @@ def command(
     The structured stream of an agent is shown as a transcript, the output of a terminal as it was
     displayed. With --json, show the log entries about the run, as with --log.
     """
-    from corral.cli.output_view import OutputReader
+    from corral.cli.output_view import OutputPrinter
 
     record = refresh_run(app.store, run)
     if log or app.json:
         _show_log(app, record, level)
         return
-    reader = OutputReader(app.store, record, stream="stderr" if errors else "output", raw=raw)
+    reader = OutputPrinter(app.store, record, stream="stderr" if errors else "output", raw=raw)
     for data in reader.tail(tail) if tail is not None else reader.read(follow=follow):
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

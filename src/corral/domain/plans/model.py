@@ -24,7 +24,7 @@ class Plan(msgspec.Struct, frozen=True):
     updated_at: int
 
 
-class Progress(msgspec.Struct, frozen=True):
+class ProgressReport(msgspec.Struct, frozen=True):
     id: str
     agent_id: str
     task_id: str | None

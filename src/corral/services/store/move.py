@@ -14,7 +14,7 @@ from corral.db.database import Database
 from corral.db.move_target import void_target
 from corral.db.store_move import StoreMove, keep_here, require_move_lock
 from corral.db.store_move_record import read_store_move
-from corral.db.types import Progress, no_progress
+from corral.db.types import ProgressCallback, no_progress
 from corral.domain.nodes import ops as nodes
 from corral.domain.nodes.model import NodeState
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
@@ -36,13 +36,13 @@ class MoveResult(msgspec.Struct, frozen=True):
     rows: int
 
 
-def move_store(database: Database, url: str, on_progress: Progress | None) -> MoveResult:
+def move_store(database: Database, url: str, on_progress: ProgressCallback | None) -> MoveResult:
     """Move a store, or resume a move that was interrupted; see `Store.move`."""
     with database.allow_moved():
         return _move(database, url, on_progress)
 
 
-def _move(database: Database, url: str, on_progress: Progress | None) -> MoveResult:
+def _move(database: Database, url: str, on_progress: ProgressCallback | None) -> MoveResult:
     if config.is_remote(url):
         raise Invalid(
             "The target of a move is sqlite:////path or postgresql://….", reason="not_a_database"
