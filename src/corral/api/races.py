@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from corral import config
 from corral.adapters import git_history, process, worktrees
 from corral.adapters.exports import ExportManifest
 from corral.adapters.git_history import FileChange, FileDiff
@@ -18,7 +19,7 @@ from corral.domain.races.model import Attempt, AttemptSpec, Graft, Race, RacePla
 from corral.kernel.errors import Invalid, NotYet, Refused
 from corral.services.races import cleanup, driver, validation, winner
 from corral.services.races import diff as races_diff
-from corral.services.races.paths import pin_commit, races_folder
+from corral.services.races.paths import pin_commit
 
 MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
 MIN_INTERVAL = 0.25  # seconds between two advances of a race that is waited for
@@ -118,7 +119,7 @@ class Races(Resource):
             validation.resolve_base(place, base, dirty),
             project=place.id,
             host=process.host(),
-            folder=str(races_folder()),
+            folder=str(config.races_folder()),
             name=name,
             budget_micros=budget_micros,
         )
@@ -178,7 +179,7 @@ class Races(Resource):
         after = self._next(
             current.id,
             entries,
-            folder=str(races_folder()),
+            folder=str(config.races_folder()),
             prompt=prompt,
             from_round=from_round,
         )
@@ -320,7 +321,7 @@ class Races(Resource):
     def retry(self, race: str, attempt: str) -> Race:
         """Retry an attempt that did not pass, in a new worktree. The old worktree is kept."""
         ops.require_repository(self.get(race))
-        again = self._retry(race, attempt, folder=str(races_folder()))
+        again = self._retry(race, attempt, folder=str(config.races_folder()))
         return self.advance(again.id)
 
     @operation(slow=True)

@@ -20,7 +20,6 @@ from corral.domain.chat.model import Channel
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError
 from corral.kernel.pagination import iter_all
-from corral.services.chat.delivery import create_delivery_owner
 
 MAX_SLEEP = 5.0
 POLL_SECONDS = 25.0  # long-poll time of a platform
@@ -40,7 +39,7 @@ class ChatLoop(BaseLoop):
 
     def __init__(self) -> None:
         self._workers: dict[str, ChannelWorker] = {}
-        self._owner = create_delivery_owner()
+        self._owner: str | None = None
 
     def run_once(self, store: Corral) -> int:
         if not store.internal.chat.is_used():
@@ -74,6 +73,8 @@ class ChatLoop(BaseLoop):
 
     def _update_workers(self, store: Corral) -> None:
         """Start and stop workers so that each served channel has one."""
+        if self._owner is None:
+            self._owner = store.internal.chat.create_delivery_owner()
         channels = {channel.id: channel for channel in iter_served_channels(store)}
         for id in [*self._workers]:
             if id not in channels:

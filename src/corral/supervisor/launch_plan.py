@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corral import config
 from corral.adapters import process
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import RESUME_PROMPT, LaunchCommand, LaunchRequest
@@ -357,12 +358,9 @@ class LaunchPlan:
 
 def _is_created_by_corral(dir: str) -> bool:
     """Whether a directory is in a worktree that Corral created for a race or a task."""
-    from corral.services.races.paths import races_folder
-    from corral.services.tasks.autostart import worktrees_folder
-
     real = os.path.realpath(dir)
-    folders = (os.path.realpath(folder) for folder in (races_folder(), worktrees_folder()))
-    return any(real.startswith(f"{folder}/") for folder in folders)
+    folders = (config.races_folder(), config.worktrees_folder())
+    return any(real.startswith(f"{os.path.realpath(folder)}/") for folder in folders)
 
 
 def _is_linked_worktree(dir: str) -> bool:

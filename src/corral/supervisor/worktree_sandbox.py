@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from corral import config
 from corral.adapters import private_git, private_home, process, sandbox
 from corral.adapters.private_home import (
     RealHome,
@@ -81,7 +82,6 @@ class WorktreeSandbox:
         from corral.adapters import git, snapshot_repositories
         from corral.adapters.worktree_registry import get_checkout
         from corral.kernel.errors import Refused
-        from corral.services.races.paths import repository_folder
 
         run = self._run
         assert run.project_id is not None
@@ -90,7 +90,7 @@ class WorktreeSandbox:
         if snapshot_repositories.is_in_git(repository):
             prefix = git.check_output(repository, "rev-parse", "--show-prefix")
             subfolder = os.fsdecode(prefix).rstrip("/\n")
-        elif (private := repository_folder(run.project_id)).is_dir():
+        elif (private := config.repository_folder(run.project_id)).is_dir():
             repository = str(private)
         top = run.cwd.removesuffix(f"/{subfolder}") if subfolder else run.cwd
         if f"{os.path.realpath(project)}/".startswith(f"{os.path.realpath(top)}/"):

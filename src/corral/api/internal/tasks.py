@@ -45,7 +45,7 @@ class InternalTasks(Resource):
         from corral.adapters import worktrees
         from corral.services.tasks import autostart as tasks_autostart
 
-        folder = tasks_autostart.worktrees_folder() / start.project.id
+        folder = config.worktrees_folder() / start.project.id
         branch = worktrees.make_branch_name(start.task.key, start.task.id)
         try:
             config.make_private_folder(folder)

@@ -16,7 +16,6 @@ from corral.domain.races.model import AttemptSpec, RaceBase, RacePlan
 from corral.domain.runs.model import RunMode
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.scratch_folders import scratch_folder
-from corral.services.races.paths import repository_folder
 from corral.services.runs.budget_support import require_measured
 from corral.services.runs.environment import check_env, check_secret_references
 from corral.services.runs.runners import (
@@ -146,7 +145,7 @@ def resolve_base(project: Project, base: str | None, dirty: DirtyPolicy) -> Race
     if not snapshot_repositories.is_in_git(dir):
         if base is not None:
             raise Refused(f"Cannot resolve {base!r}: {dir} is not in a git repository.", dir=dir)
-        folder = repository_folder(project.id)
+        folder = config.repository_folder(project.id)
         config.make_private_folder(folder.parent)
         snapshot = snapshot_repositories.snapshot_folder(
             dir, str(folder), message=f"Snapshot of {dir} for a race"

@@ -12,10 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from corral.adapters import exit_files, process, process_marks
-from corral.adapters.process import Liveness, ProcessIdentity
+from corral.adapters.process import Liveness
 from corral.config import run_folder
 from corral.domain.outputs import ops as outputs
-from corral.domain.runs import ops, outcome, supervision
+from corral.domain.runs import ops, outcome, processes, supervision
 from corral.domain.runs.model import Diagnosis, Launch, RecoveryResult, Run, RunMode, RunState
 from corral.kernel.errors import Conflict, NotFound, StoreUnavailable
 from corral.kernel.exit_status import ExitStatus
@@ -116,7 +116,7 @@ def _diagnose_by_lease(database: "Database", run: Run) -> RecoveryResult | None:
 
 
 def _diagnose_by_process(database: "Database", run: Run) -> RecoveryResult | None:
-    agent = get_identity(run, run.pid, run.start_token)
+    agent = processes.get_identity(run, run.pid, run.start_token)
     liveness = process.check(agent) if agent is not None else Liveness.GONE
     is_recorded = run.mode is RunMode.RECORDED
     if not is_recorded and _check_supervisor(run) in (Liveness.ALIVE, Liveness.UNKNOWN):
@@ -132,7 +132,7 @@ def _diagnose_by_process(database: "Database", run: Run) -> RecoveryResult | Non
 
 
 def _check_supervisor(run: Run) -> Liveness:
-    supervisor = get_identity(run, run.supervisor_pid, run.supervisor_token)
+    supervisor = processes.get_identity(run, run.supervisor_pid, run.supervisor_token)
     return process.check(supervisor) if supervisor is not None else Liveness.GONE
 
 
@@ -207,7 +207,7 @@ def _requeue_if_restartable(
 
 def measure_attempt_ms(run: Run) -> int | None:
     """Return the longest time that the current attempt can have lasted; None if it is unknown."""
-    agent = get_identity(run, run.pid, run.start_token)
+    agent = processes.get_identity(run, run.pid, run.start_token)
     age = process.age_ms(agent) if agent is not None else None
     if age is None:
         return None
@@ -303,13 +303,6 @@ def _start_supervisor(database: "Database", run: Run, diagnosis: Diagnosis | Non
         )
         return "pid" in answer
     return False
-
-
-def get_identity(run: Run, pid: int | None, token: str | None) -> ProcessIdentity | None:
-    """Return the recorded identity of one of a run's processes; None while it is unknown."""
-    if run.host is None or run.boot_id is None or pid is None or token is None:
-        return None
-    return ProcessIdentity(run.host, run.boot_id, pid, token)
 
 
 def _make_result(before: Run, after: Run) -> RecoveryResult:

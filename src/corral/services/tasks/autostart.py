@@ -4,10 +4,8 @@ Only in projects with `tasks.auto_start`, and only within the limits of the mach
 each agent, and within the budgets.
 """
 
-from pathlib import Path
 from typing import NamedTuple
 
-from corral import config
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent
@@ -35,11 +33,6 @@ class PlannedStart(NamedTuple):
     task: Task
     agent: Agent
     project: Project
-
-
-def worktrees_folder() -> Path:
-    """Return the folder of task worktrees: PROJECT_ID/TASK_ID below it."""
-    return config.home() / "worktrees"
 
 
 def plan_starts(tx: Tx) -> list[PlannedStart]:
