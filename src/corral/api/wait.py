@@ -6,11 +6,14 @@ notice a disconnected or cancelled call: `ApiRouter._wait` and `ToolCall.wait_sl
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from corral.db.database import Database
 from corral.kernel.deadline import Pending
 from corral.kernel.errors import NotYet
+
+if TYPE_CHECKING:
+    from corral.api import Corral
 
 MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
 MIN_SLEEP = 0.005  # seconds before a deadline; the clock of a store may stand still for a moment
@@ -59,3 +62,12 @@ def wait_until_ended(
                 due = (row.deadline_at - database.clock.now()) / 1_000
                 left = min(left, max(due, MIN_SLEEP))
             listener.wait(min(left, MAX_SLEEP))
+
+
+def seconds_until(
+    store: "Corral", due: int | None, *, at_least: float = 0.05, at_most: float
+) -> float:
+    """Return the seconds until a due time, within these bounds; `at_most` if nothing is due."""
+    if due is None:
+        return at_most
+    return min(max((due - store.now()) / 1_000, at_least), at_most)

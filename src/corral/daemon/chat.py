@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from corral.adapters.channels import registry
 from corral.adapters.channels.contract import ChannelAdapter
 from corral.api import Corral
-from corral.daemon.loop import BaseLoop, seconds_until
+from corral.api.wait import seconds_until
+from corral.daemon.loop import BaseLoop
 from corral.domain.chat.model import Channel
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 from corral.adapters import process
 from corral.api import Corral
-from corral.daemon.alert_delivery import deliver_once, find_next_due
+from corral.api.alert_delivery import deliver_once, find_next_due
+from corral.api.wait import seconds_until
 from corral.daemon.chat import ChatLoop
 from corral.daemon.janitor import Janitor
-from corral.daemon.loop import BaseLoop, Loop, seconds_until
+from corral.daemon.loop import BaseLoop, Loop
 from corral.daemon.node_monitor import NodeMonitor
 from corral.daemon.race_driver import RaceLoop
 from corral.daemon.reaper import Reaper

@@ -10,7 +10,7 @@ import msgspec
 
 from corral.adapters import notifications
 from corral.api import Corral
-from corral.daemon.loop import seconds_until
+from corral.api.wait import seconds_until
 from corral.domain.alerts.model import Alert, TargetKind
 from corral.domain.mail.model import Letter
 from corral.domain.mail.payloads import AlertPayload, parse_payload
