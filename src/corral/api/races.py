@@ -14,6 +14,7 @@ from corral.api import agent_rules as rules
 from corral.api.operation import Resource, operation, read, write
 from corral.api.policy import USES_FILES, Location
 from corral.db.tx import Tx
+from corral.db.types import MAX_LISTEN_SECONDS
 from corral.domain.races import attempts, ops, queries, refs, selection
 from corral.domain.races.model import Attempt, AttemptSpec, Graft, Race, RacePlan, Round, RoundState
 from corral.kernel.errors import Invalid, NotYet, Refused
@@ -21,7 +22,6 @@ from corral.services.races import cleanup, driver, validation, winner
 from corral.services.races import diff as races_diff
 from corral.services.races.paths import pin_commit
 
-MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
 MIN_INTERVAL = 0.25  # seconds between two advances of a race that is waited for
 
 
@@ -209,7 +209,8 @@ class Races(Resource):
 
         Returns whether a process was started.
         """
-        from corral.adapters import daemon_process, race_processes
+        from corral.adapters import daemon_process
+        from corral.adapters.subprocesses import spawn_corral
 
         current = self.get(race)
         active = current.host == process.host() and any(
@@ -217,7 +218,8 @@ class Races(Resource):
         )
         if not active or daemon_process.find_daemon(self._database.url) is not None:
             return False
-        race_processes.start_driver(self._database.address, current.id)
+        # It drives the race until a person is needed. If it dies, the next driver continues.
+        spawn_corral(self._database.address, "race", "wait", current.id, "--json")
         return True
 
     @operation(reads=True, waits="timeout_ms")
@@ -230,7 +232,7 @@ class Races(Resource):
                 current = self.advance(race)
                 if not any(round.needs_driver for round in current.rounds):
                     return current
-                left = MAX_SLEEP if deadline is None else deadline - time.monotonic()
+                left = MAX_LISTEN_SECONDS if deadline is None else deadline - time.monotonic()
                 if left <= 0:
                     latest = current.latest
                     raise NotYet(
@@ -238,7 +240,7 @@ class Races(Resource):
                         id=current.id,
                         state=latest.state,
                     )
-                listener.wait(min(left, MAX_SLEEP))
+                listener.wait(min(left, MAX_LISTEN_SECONDS))
                 # `advance` commits and wakes this listener too: without a pause the loop spins.
                 time.sleep(max(0.0, began + MIN_INTERVAL - time.monotonic()))
 

@@ -53,7 +53,7 @@ class Store(Resource):
     @property
     def path(self) -> Path | None:
         """The file of a SQLite store; None for PostgreSQL."""
-        return getattr(self._database, "path", None)
+        return self._database.path
 
     @property
     def part_of(self) -> str | None:

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from corral.db.database import Database
+from corral.db.types import MAX_LISTEN_SECONDS
 from corral.kernel.deadline import Pending
 from corral.kernel.errors import NotYet
 
 if TYPE_CHECKING:
     from corral.api import Corral
 
-MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
 MIN_SLEEP = 0.005  # seconds before a deadline; the clock of a store may stand still for a moment
 
 
@@ -26,7 +26,7 @@ PendingRow = TypeVar("PendingRow", bound=Pending)
 def poll_until(database: Database, attempt: Callable[[], T | None], timeout_ms: int) -> T | None:
     """Return the first result of `attempt` other than None; None after `timeout_ms`.
 
-    `attempt` is called at once, after each commit, and every MAX_SLEEP seconds.
+    `attempt` is called at once, after each commit, and every MAX_LISTEN_SECONDS.
     """
     end = time.monotonic() + timeout_ms / 1_000
     with database.listener() as listener:
@@ -35,7 +35,7 @@ def poll_until(database: Database, attempt: Callable[[], T | None], timeout_ms: 
             left = end - time.monotonic()
             if result is not None or left <= 0:
                 return result
-            listener.wait(min(left, MAX_SLEEP))
+            listener.wait(min(left, MAX_LISTEN_SECONDS))
 
 
 def wait_until_ended(
@@ -51,7 +51,7 @@ def wait_until_ended(
             row = read()
             if row.ended_at is not None:
                 return row
-            left = MAX_SLEEP if end is None else end - time.monotonic()
+            left = MAX_LISTEN_SECONDS if end is None else end - time.monotonic()
             if left <= 0:
                 raise NotYet(
                     f"{row.id} is still {row.state}. Wait again, or check it later.",
@@ -61,7 +61,7 @@ def wait_until_ended(
             if row.deadline_at is not None:
                 due = (row.deadline_at - database.clock.now()) / 1_000
                 left = min(left, max(due, MIN_SLEEP))
-            listener.wait(min(left, MAX_SLEEP))
+            listener.wait(min(left, MAX_LISTEN_SECONDS))
 
 
 def seconds_until(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from corral.db.dialect import Engine
 from corral.db.tx import Mode, SecretFilter, Tx
-from corral.db.types import Finding, Listener, QueryResult, ReadTable
+from corral.db.types import Finding, Listener, Probe, QueryResult, ReadTable
 from corral.kernel.clock import Clock
 
 R = TypeVar("R")
@@ -61,6 +61,12 @@ class Database(ABC):
     actor: str
     run_id: str | None = None
     """The id of the run that this process belongs to; events record it."""
+
+    path: Path | None = None
+    """The file of a SQLite store; None for PostgreSQL."""
+
+    probe: Probe | None = None
+    """Called before and after each commit, to test crashes."""
 
     stores_output = False
     """Whether the store holds sealed outputs, because its machines share no file system."""

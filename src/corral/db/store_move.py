@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from hashlib import sha256
 from itertools import islice
-from pathlib import Path
 
 import msgspec
 
@@ -131,8 +130,7 @@ class StoreMove:
     @property
     def _is_same_place(self) -> bool:
         """Whether source and target are the same store, perhaps through a symlink."""
-        path: Path | None = getattr(self.source, "path", None)
-        target_path: Path | None = getattr(self.target, "path", None)
+        path, target_path = self.source.path, self.target.path
         if path is None or target_path is None:
             return self.source.pointer == self.target.pointer
         return path.samefile(target_path)

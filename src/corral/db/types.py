@@ -19,6 +19,10 @@ def no_progress(part: str, done: int, total: int) -> None:
     """Ignore progress."""
 
 
+MAX_LISTEN_SECONDS = 1.0
+"""Seconds; bounds a wait of a `Listener` in case a wake-up is missed."""
+
+
 class Listener(Protocol):
     """Wakes up when another commit may have changed the result of a query.
 

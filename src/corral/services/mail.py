@@ -3,13 +3,13 @@
 import time
 from typing import TYPE_CHECKING
 
+from corral.db.types import MAX_LISTEN_SECONDS
 from corral.domain.mail import ops, queries
 from corral.domain.mail.model import Letter, is_ordered
 
 if TYPE_CHECKING:
     from corral.db.database import Database
 
-MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
 MIN_SLEEP = 0.001
 MIN_DUE_SLEEP = 0.005
 """Shortest sleep before a letter is due: the clock of a store may stand still for a moment."""
@@ -91,9 +91,9 @@ def _claim_waiting(
             if letters or left <= 0:
                 return letters
             due = next_due(database, mailbox)
-            until = MAX_SLEEP if due is None else (due - database.clock.now()) / 1_000
+            until = MAX_LISTEN_SECONDS if due is None else (due - database.clock.now()) / 1_000
             # A due letter that was not claimed became due this moment, or is queued behind a
             # claimed letter: retry soon, then with exponential back-off.
-            pause = min(pause * 2, MAX_SLEEP) if until <= 0 else max(until, MIN_DUE_SLEEP)
-            if listener.wait(min(pause, left, MAX_SLEEP)):
+            pause = min(pause * 2, MAX_LISTEN_SECONDS) if until <= 0 else max(until, MIN_DUE_SLEEP)
+            if listener.wait(min(pause, left, MAX_LISTEN_SECONDS)):
                 pause = MIN_SLEEP

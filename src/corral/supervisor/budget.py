@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from corral.adapters.providers.facts import UsageFact
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError, Refused
+from corral.supervisor.retry import AGENT_STORE_TIMEOUT
 
 if TYPE_CHECKING:
     from corral.adapters.token_prices import ModelRates
     from corral.api import Corral
     from corral.supervisor.agent_io import AgentIO
 
-STORE_TIMEOUT = 0.5  # seconds to wait for an unavailable store while the agent works
 CHECK_SECONDS = 1.0  # between two checks with new usage
 # Between two checks without new usage. Other runs spend from the same budgets.
 IDLE_CHECK_SECONDS = 10.0
@@ -50,7 +50,7 @@ class BudgetWatch:
             return
         self._last_pending, self._next_check = pending, now + CHECK_SECONDS
         self._next_idle_check = now + IDLE_CHECK_SECONDS
-        with suppress(CorralError), self._store.server_timeout(STORE_TIMEOUT):
+        with suppress(CorralError), self._store.server_timeout(AGENT_STORE_TIMEOUT):
             if not self.is_measured and self._is_active_for(now, UNMEASURED_SECONDS):
                 self.stop_if_limited("its usage cannot be read, so its budget cannot be enforced")
             costs = [self.compute_cost(used) for used in pending]

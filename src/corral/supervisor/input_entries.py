@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from corral.adapters.providers.choices import keys_for
 from corral.adapters.providers.screens import ENTER, MAX_KEY_PRESSES, ScreenLayout, ScreenReading
+from corral.supervisor.agent_io import Reply
 
 # A screen has settled when it has not changed for this long.
 SETTLE_SECONDS = 0.5
@@ -21,8 +22,6 @@ REPEAT_SECONDS = 1.0
 INPUT_TIMEOUT = 10.0
 # The time that an interface takes to move the selection mark.
 MARK_SECONDS = 0.3
-
-Reply = Callable[[dict[str, Any]], None]
 
 
 class ScreenView(NamedTuple):

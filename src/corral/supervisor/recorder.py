@@ -29,8 +29,8 @@ from corral.domain.runs.model import Run
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import CorralError, Held, StoreUnavailable
 from corral.supervisor.agent_io import MAX_PAUSE, AgentIO, Log
-from corral.supervisor.budget import STORE_TIMEOUT, BudgetWatch
-from corral.supervisor.retry import RETRY_TIMEOUT, retry_while_unavailable
+from corral.supervisor.budget import BudgetWatch
+from corral.supervisor.retry import AGENT_STORE_TIMEOUT, RETRY_TIMEOUT, retry_while_unavailable
 
 if TYPE_CHECKING:
     from corral.api import Corral
@@ -115,7 +115,7 @@ class Recorder:
         if not self._pending or time.monotonic() < self._next_try:
             return
         try:
-            with self._store.server_timeout(STORE_TIMEOUT):
+            with self._store.server_timeout(AGENT_STORE_TIMEOUT):
                 self._write_pending()
         except StoreUnavailable:
             self._next_try = time.monotonic() + MAX_PAUSE
@@ -197,7 +197,7 @@ class Recorder:
         For a command line of the user, the session is opened here, or found if it exists.
         """
         if self._is_raw:
-            with suppress(CorralError), self._store.server_timeout(STORE_TIMEOUT):
+            with suppress(CorralError), self._store.server_timeout(AGENT_STORE_TIMEOUT):
                 run = self._run
                 session = self._store.sessions.open(
                     project=run.project_id,

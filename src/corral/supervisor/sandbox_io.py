@@ -6,7 +6,7 @@ from corral import config
 from corral.adapters.sandbox_bridge import outbound
 from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.kernel.errors import CorralError
-from corral.supervisor.budget import STORE_TIMEOUT
+from corral.supervisor.retry import AGENT_STORE_TIMEOUT
 from corral.supervisor.stream_io import StreamIO
 
 # While the file is unchanged: the store may have new results for the agent.
@@ -35,7 +35,7 @@ class SandboxIO(StreamIO):
             return False
         self._stamp, self._next_sync = stamp, now + POLL_SECONDS
         try:
-            with self._store.server_timeout(STORE_TIMEOUT):
+            with self._store.server_timeout(AGENT_STORE_TIMEOUT):
                 result = self._store.internal.chat.sync_sandbox(run.id)
         except CorralError as error:
             self._warn(error.message)

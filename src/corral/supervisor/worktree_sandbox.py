@@ -20,7 +20,7 @@ from corral.adapters.private_home import (
     list_toolchains,
 )
 from corral.adapters.process import ProcessIdentity
-from corral.adapters.worktree_leftovers import delete_tree
+from corral.adapters.worktree_leftovers import delete_tree, measure_disk_usage
 from corral.domain.runs.model import Launch, Run, RunMode
 from corral.kernel.clock import DAY
 from corral.kernel.errors import CorralError
@@ -199,7 +199,7 @@ class WorktreeSandbox:
             return None
         limit = int(self._setting("sandbox.disk_bytes"))
         before = self._disk_before or 0
-        used = _measure_disk(self._measured_folders, before + limit)
+        used = measure_disk_usage(*self._measured_folders, limit=before + limit)
         duration = time.monotonic() - now
         self._next_disk_check = time.monotonic() + max(DISK_CHECK_SECONDS, duration * DISK_SHARE)
         if self._disk_before is None:
@@ -247,17 +247,3 @@ class WorktreeSandbox:
     @property
     def _token_name(self) -> str:
         return f"run-{self._run.id.removeprefix('run_')}"
-
-
-def _measure_disk(folders: list[str], limit: int) -> int:
-    """Return the bytes on disk below some folders; stops counting above `limit`."""
-    used = 0
-    queue = [folder for folder in folders if os.path.isdir(folder)]
-    while queue and used <= limit:
-        with suppress(OSError), os.scandir(queue.pop()) as entries:
-            for entry in entries:
-                with suppress(OSError):
-                    used += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        queue.append(entry.path)
-    return used

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from corral.db.tx import Tx
+from corral.db.types import MAX_LISTEN_SECONDS
 from corral.domain.locks import errors, heartbeat, ops, queries
 from corral.domain.locks.model import Lock, LockState
 from corral.kernel.errors import Held, Invalid, NotYet
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 # than RENEW_MS is left, also if each of its calls waits for a short time only.
 POSITION_MS = 30_000
 RENEW_MS = 20_000
-MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
 
 
 def acquire(
@@ -103,7 +103,7 @@ def _wait_until_granted(database: "Database", lock: str, timeout_ms: int | None)
     deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
     with database.listener() as listener:
         while (current := _get(database, lock)).state is LockState.WAITING:
-            left = MAX_SLEEP if deadline is None else deadline - time.monotonic()
+            left = MAX_LISTEN_SECONDS if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return current
             if _has_due(database):
@@ -112,7 +112,7 @@ def _wait_until_granted(database: "Database", lock: str, timeout_ms: int | None)
             if current.lease_until - database.clock.now() < RENEW_MS:
                 renew = partial(ops.extend_wait, lock=current, wait_ms=POSITION_MS)
                 database.write(renew, repeatable=True)
-            listener.wait(min(left, MAX_SLEEP))
+            listener.wait(min(left, MAX_LISTEN_SECONDS))
     if current.state is not LockState.HELD:
         raise database.read(lambda tx: errors.lost_error(tx, current))
     return current

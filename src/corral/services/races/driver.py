@@ -29,7 +29,7 @@ from corral.services.races.paths import pin_commit
 from corral.services.races.round_context import RoundContext
 from corral.services.runs import dispatch
 from corral.services.runs.lifecycle import refresh, stop_run
-from corral.services.runs.recovery import get_run
+from corral.services.runs.queries import get_run
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from corral.domain.races.model import AttemptSpec, RaceBase, RacePlan
 from corral.domain.runs.model import RunMode
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.scratch_folders import scratch_folder
-from corral.services.runs.budget_support import require_measured
+from corral.services.runs.budget_check import require_measurable_usage
 from corral.services.runs.environment import check_env, check_secret_references
 from corral.services.runs.runners import (
     PREFERRED_PROVIDERS,
@@ -65,7 +65,7 @@ def validate_start(
     names = {entry.agent for entry in entries}
     runners = {name: get_runner(tx, name) for name in names if name}
     for runner in runners.values():
-        require_measured(runner.program, runner.provider, RunMode.PIPE, budget_micros)
+        require_measurable_usage(runner.program, runner.provider, RunMode.PIPE, budget_micros)
     if plan.judge is None:
         return
     judge = get_runner(tx, plan.judge)

@@ -6,13 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from corral.adapters import process
+from corral.db.types import MAX_LISTEN_SECONDS
 from corral.domain.runs import dispatch
 from corral.domain.runs.model import Run
 
 if TYPE_CHECKING:
     from corral.db.database import Database
-
-MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
 
 
 def start_queued(database: "Database") -> Sequence[Run]:
@@ -70,7 +69,7 @@ def start_queued_until_idle(database: "Database") -> None:
             start_queued(database)
             if not waited and not is_waiting_for_claims():
                 return
-            listener.wait(MAX_SLEEP)
+            listener.wait(MAX_LISTEN_SECONDS)
 
 
 def _find_blocker(database: "Database", run: Run) -> str | None:

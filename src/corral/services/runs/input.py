@@ -13,7 +13,7 @@ from corral.kernel.errors import Conflict, CorralError, Invalid, Refused
 from corral.kernel.validation import check_text
 from corral.services.runs.lifecycle import refresh
 from corral.services.runs.model import SentInput
-from corral.services.runs.recovery import get_run
+from corral.services.runs.queries import get_run
 
 if TYPE_CHECKING:
     from corral.db.database import Database

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from corral.adapters import process
 from corral.db.tx import Tx
+from corral.db.types import MAX_LISTEN_SECONDS
 from corral.domain.projects import ops as projects
 from corral.domain.runs import ops, supervision
 from corral.domain.runs.model import Run, RunState
@@ -14,9 +15,8 @@ from corral.kernel.clock import DAY
 from corral.kernel.errors import Conflict, Invalid, NotFound, NotYet
 from corral.kernel.validation import check_int
 from corral.services.runs import dispatch, recovery
-from corral.services.runs.dispatch import MAX_SLEEP
 from corral.services.runs.outputs import remove_deleted_files
-from corral.services.runs.recovery import get_run
+from corral.services.runs.queries import get_run
 
 if TYPE_CHECKING:
     from corral.db.database import Database
@@ -115,11 +115,11 @@ def wait_for_run(database: "Database", id: str, *, timeout_ms: int | None = None
     with database.listener() as listener:
         run = get_run(database, id)
         while run.is_live:
-            left = MAX_SLEEP if deadline is None else deadline - time.monotonic()
+            left = MAX_LISTEN_SECONDS if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise NotYet(f"{run.id} is still {run.state}.", id=run.id, state=run.state)
-            listener.wait(min(left, MAX_SLEEP))
-            if time.monotonic() - checked_at > MAX_SLEEP:
+            listener.wait(min(left, MAX_LISTEN_SECONDS))
+            if time.monotonic() - checked_at > MAX_LISTEN_SECONDS:
                 # The supervisor may have died, or the process that should start the run.
                 recovery.check_run(database, run)
                 if run.state is RunState.QUEUED and run.due_at <= database.clock.now():
@@ -138,7 +138,7 @@ def wait_for_start(
             if given_up is not None and given_up():
                 break
             dispatch.start_queued(database)
-            listener.wait(MAX_SLEEP)
+            listener.wait(MAX_LISTEN_SECONDS)
     return run
 
 

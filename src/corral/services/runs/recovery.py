@@ -21,16 +21,12 @@ from corral.kernel.errors import Conflict, NotFound, StoreUnavailable
 from corral.kernel.exit_status import ExitStatus
 from corral.services.runs import dispatch
 from corral.services.runs.cleanup import clean_up
+from corral.services.runs.queries import get_run
 
 if TYPE_CHECKING:
     from corral.db.database import Database
 
 EXIT_FILE_SECONDS = 5.0  # in which the guard writes the exit status that it has just seen
-
-
-def get_run(database: "Database", id: str) -> Run:
-    """Return a run; raises NotFound."""
-    return database.read(lambda tx: ops.get(tx, id))
 
 
 _DIAGNOSES = {

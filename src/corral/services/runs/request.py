@@ -22,7 +22,7 @@ from corral.domain.runs.model import Run, RunMode
 from corral.domain.runs.spec import GRACE_MS, OUTPUT_CAP, RunSpec
 from corral.kernel.display_text import shorten
 from corral.kernel.errors import Invalid, NotFound
-from corral.services.runs.budget_support import require_measured
+from corral.services.runs.budget_check import require_measurable_usage
 from corral.services.runs.environment import check_env, check_secret_references
 from corral.services.runs.runners import Runner, choose_runner, get_runner, make_command_runner
 
@@ -124,7 +124,7 @@ def request_run(tx: Tx, request: RunRequest) -> Run:
     target = _resolve_target(tx, request)
     prompt = _resolve_prompt(tx, request, target)
     spec = _to_spec(tx, request, target, prompt)
-    require_measured(spec.command, target.runner.provider, spec.mode, spec.budget_micros)
+    require_measurable_usage(spec.command, target.runner.provider, spec.mode, spec.budget_micros)
     session = target.session
     if session is None and (target.runner.agent is not None or request.command is None):
         session = _open_session(tx, target.runner, target.project, prompt.title)

@@ -24,7 +24,7 @@ from corral.services.runs.outputs import (
     iterate_sealed,
     store_sealed_files,
 )
-from corral.services.runs.recovery import get_run
+from corral.services.runs.queries import get_run
 from corral.services.store.backup import iter_active_runs
 
 
@@ -49,8 +49,7 @@ def _move(database: Database, url: str, on_progress: ProgressCallback | None) ->
         )
 
     def open_target() -> Database:
-        probe = getattr(database, "_probe", None)
-        return connect(config.store_url(url), actor=database.actor, probe=probe)
+        return connect(config.store_url(url), actor=database.actor, probe=database.probe)
 
     transfer = StoreMove(database, open_target)
     try:
