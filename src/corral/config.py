@@ -46,6 +46,15 @@ def sandbox_folder(session: str) -> Path:
     return home() / "sandboxes" / session
 
 
+def is_own_worktree(dir: str) -> bool:
+    """Whether a directory is in a worktree that Corral created for a race or a task."""
+    real = os.path.realpath(dir)
+    return any(
+        real.startswith(f"{os.path.realpath(folder)}/")
+        for folder in (races_folder(), worktrees_folder())
+    )
+
+
 def make_private_folder(path: Path) -> None:
     """Create a folder and its missing parents, accessible only by their user."""
     if not path.is_dir():

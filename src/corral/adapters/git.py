@@ -233,6 +233,15 @@ def path_in_main_worktree(path: str) -> str:
     return os.path.normpath(os.path.join(main, os.path.relpath(path, top)))
 
 
+def is_linked_worktree(dir: str) -> bool:
+    """Whether a directory is in a linked worktree.
+
+    Uncommitted files of the project's own directory, such as hooks, are missing there.
+    """
+    top = find_worktree_root(os.path.realpath(dir))
+    return top is not None and find_main_worktree(top) is not None
+
+
 def find_main_worktree(top: str) -> str | None:
     """Return the main worktree of a linked one; None for other folders and bare repositories."""
     try:

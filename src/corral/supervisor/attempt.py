@@ -13,6 +13,7 @@ from corral.domain.runs.model import Attention
 from corral.domain.runs.supervision import LEFTOVER_GRACE_MS
 from corral.kernel.exit_status import ExitStatus
 from corral.supervisor.agent_io import AgentIO
+from corral.supervisor.agent_io_factory import AgentIOFactory
 from corral.supervisor.child import AdoptedProcess, CannotStart, ChildProcess
 from corral.supervisor.terminate import Terminator
 
@@ -105,7 +106,7 @@ class AgentAttempt:
             agent_process = process.identify(child.pid)
             assert agent_process is not None
             lease.acquire(agent_process, plan.folder, previous, quick_failures)
-            agent_io = plan.create_agent_io(command, lease.run, streams, lease.log)
+            agent_io = AgentIOFactory(plan).create(command, lease.run, streams, lease.log)
         except BaseException:
             child.abort()
             streams.close()
@@ -141,7 +142,7 @@ class AgentAttempt:
             plan,
             agent_process=agent_process,
             child=AdoptedProcess(agent_process, plan.folder, lease.run.attempts),
-            agent_io=plan.create_adopted_agent_io(lease.run, lease.log),
+            agent_io=AgentIOFactory(plan).create_adopted(lease.run, lease.log),
             streams=None,
             on_output=on_output,
         )
@@ -307,8 +308,10 @@ class AgentAttempt:
             self._lease.log("error", "Some output could not be written and is lost.", details)
         self.agent_io.close()
         self.agent_io.close_transcript()
-        # The transcript names the provider's session, whose files are imported.
-        self._plan.collect(self._lease.log)
+        if self._plan.worktree_sandbox is not None:
+            # The transcript names the provider's session, whose files are imported.
+            session = self._plan.get_provider_session()
+            self._plan.worktree_sandbox.collect(session, self._lease.log)
 
     def interpret_end(self, exit_status: ExitStatus, forwarded_signals: Set[int]) -> ExitStatus:
         """Combine the exit status with the outcome that the agent itself reported.

@@ -5,6 +5,7 @@ recorded: it shows whether a value changed, and nothing else.
 """
 
 import os
+import shutil
 
 # Not hashlib, which would load OpenSSL into every supervisor.
 from _blake2 import blake2b
@@ -17,6 +18,7 @@ from corral.db.filesystem import create_private_file
 if TYPE_CHECKING:
     from corral.adapters.worktree_registry import Checkout
     from corral.domain.runs.model import Launch
+    from corral.supervisor.launch_plan import LaunchPlan
     from corral.supervisor.worktree_sandbox import WorktreeSandbox
 
 RECORDED_VARIABLES = (
@@ -35,7 +37,23 @@ GIT_SECONDS = 5
 STATUS_ARGS = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
 
 
-def describe_environment() -> dict[str, Any]:
+def describe_environment(plan: "LaunchPlan") -> dict[str, Any]:
+    """Return versions, git state, recorded variables and the sandbox of a run."""
+    description = _describe_system() | {
+        "git": describe_git(plan.run.cwd, plan.launch, plan.worktree_sandbox),
+        "provider_version": _probe_provider_version(plan),
+    }
+    sandbox = plan.sandbox_description
+    return description | {"sandbox": sandbox} if sandbox is not None else description
+
+
+def _probe_provider_version(plan: "LaunchPlan") -> str | None:
+    if plan.launch.raw or plan.provider.name == "plain":
+        return None
+    return plan.provider.probe_version(shutil.which(plan.run.command) or plan.run.command)
+
+
+def _describe_system() -> dict[str, Any]:
     """Return versions, recorded variables and fingerprints of the others."""
     system = os.uname()
     return {

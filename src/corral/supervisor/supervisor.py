@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from corral.adapters import process_marks
 from corral.adapters.process import ProcessIdentity
@@ -110,7 +110,7 @@ class Supervisor:
         """Supervise the run until it has ended, or another supervisor has it; return the run."""
         attempt = self._attempt
         assert attempt is not None, "requires start() or adopt()"
-        self._lease.record_environment(self._plan.describe_environment())
+        self._lease.record_environment(self._describe_environment())
         attempt.record_size()
         while True:
             exit_status = self._watch_attempt(attempt)
@@ -131,6 +131,11 @@ class Supervisor:
                 attempt = self._start_attempt(previous, quick_failures)
             except (CannotStart, Conflict):
                 return self._read_run()
+
+    def _describe_environment(self) -> dict[str, Any]:
+        from corral.supervisor.environment import describe_environment  # after the agent started
+
+        return describe_environment(self._plan)
 
     def _read_run(self) -> Run:
         """Return the run as it is stored now: the caller cleans up if it has ended.
@@ -199,7 +204,8 @@ class Supervisor:
 
     def _finish(self, exit_status: ExitStatus) -> Run:
         """Record the end of the run and disconnect all clients."""
-        self._plan.close()
+        if self._plan.worktree_sandbox is not None:
+            self._plan.worktree_sandbox.close()
         self._lease.record_end(exit_status, self._output.count_bytes(), self._diagnosis)
         self._control.end({"exit_code": self.run.exit_code, "signal": self.run.signal})
         return self.run
