@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from corral.adapters.providers.facts import LimitFact, ResultFact, TurnFact, UsageFact
+from corral.adapters.providers.facts import (
+    LimitFact,
+    ResultFact,
+    SessionFact,
+    TurnFact,
+    UsageFact,
+)
+from corral.api import Corral
 from corral.kernel.errors import StoreUnavailable
 from corral.supervisor import agent_io as agent_io_module
 from corral.supervisor.agent_io import AgentIO
@@ -69,3 +76,29 @@ def test_charge_is_recorded_once_when_the_store_fails_after_the_commit(
         recorder.finish()
         assert store.charges.total(f"run:{run.id}").cost_micros == 5
         assert store.runs.get(run.id).cost_micros == 5
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_turns_wait_until_the_session_of_their_cli_is_linked(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = running(store, raw=True, provider="codex")
+    open_session, failures = store.sessions.open, [True]
+
+    def open_or_fail(*args: Any, **kwargs: Any) -> Any:
+        if failures:
+            failures.pop()
+            raise StoreUnavailable("The store is unavailable.", reason="unreachable")
+        return open_session(*args, **kwargs)
+
+    monkeypatch.setitem(vars(store.sessions), "open", open_or_fail)
+    recorder = Recorder(store, run, AgentIO(), lambda *line: None)
+    recorder.link(SessionFact("01a1ec0e-4b91"), title="look at it")
+    recorder.record([TurnFact("assistant", "one")])
+    assert recorder.has_pending
+    recorder.finish()
+    session = store.sessions.by_provider("codex", "01a1ec0e-4b91")
+    assert session is not None
+    assert session.title == "look at it"
+    assert store.runs.get(run.id).session_id == session.id
+    assert [turn.content for turn in store.sessions.turns(session.id).items] == ["one"]

@@ -7,9 +7,9 @@ that takes over can read the output again without adding anything twice.
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import asdict, replace
 
 from corral.adapters.providers.facts import (
@@ -40,6 +40,16 @@ if TYPE_CHECKING:
 MAX_PENDING_FACTS = 1_000
 
 
+class SessionLinkFact(msgspec.Struct, frozen=True):
+    """The session that the CLI of a user's command line records; the run is linked to it."""
+
+    id: str
+    title: str | None
+
+
+Fact = ProviderFact | SessionLinkFact
+
+
 class Recorder:
     """Writes facts to the store: turns, charges, session ids, log lines.
 
@@ -64,7 +74,7 @@ class Recorder:
         self._count = 0
         self._place = ""
         self._at: int | None = None
-        self._pending: deque[tuple[str, int | None, ProviderFact]] = deque()
+        self._pending: deque[tuple[str, int | None, Fact]] = deque()
         self._next_try = 0.0
         self._charged: UsageFact | None = None
         self._charge_added: Charge | None = None
@@ -85,7 +95,7 @@ class Recorder:
 
     def record(
         self,
-        facts: Sequence[ProviderFact],
+        facts: Sequence[Fact],
         *,
         place: str | None = None,
         at: int | None = None,
@@ -141,7 +151,7 @@ class Recorder:
                 self._log("warn", f"Not recorded: {error.message}", {"fact": type(fact).__name__})
             self._pending.popleft()
 
-    def _notice(self, fact: ProviderFact) -> None:
+    def _notice(self, fact: Fact) -> None:
         """Apply a fact that the supervisor itself acts on, independently of the store."""
         if isinstance(fact, LimitFact):
             self._agent_io.quota_limit = fact
@@ -169,12 +179,14 @@ class Recorder:
         """Stop the run when a budget that covers it is spent, counting usage that is `pending`."""
         self.budget.check(pending)
 
-    def _write(self, fact: ProviderFact) -> None:
+    def _write(self, fact: Fact) -> None:
         match fact:
             case TurnFact():
                 self._append_turn(fact)
             case UsageFact():
                 self._add_charge(fact)
+            case SessionLinkFact():
+                self._link_session(fact)
             case SessionFact():
                 self._set_session(fact)
             case LimitFact():
@@ -194,19 +206,21 @@ class Recorder:
     def link(self, fact: SessionFact, *, title: str | None) -> None:
         """Link the run to the session that its CLI records.
 
-        For a command line of the user, the session is opened here, or found if it exists.
+        For a command line of the user, the session is opened, or found if it exists. Turns that are
+        recorded later wait until the link is written.
         """
-        if self._is_raw:
-            with suppress(CorralError), self._store.server_timeout(AGENT_STORE_TIMEOUT):
-                run = self._run
-                session = self._store.sessions.open(
-                    project=run.project_id,
-                    title=title,
-                    provider=run.provider,
-                    provider_session=fact.id,
-                )
-                self._run = self._store.runs.link_session(run, session.id)
-        self.record([fact])
+        link = [SessionLinkFact(fact.id, title)] if self._is_raw else []
+        self.record([*link, fact])
+
+    def _link_session(self, fact: SessionLinkFact) -> None:
+        run = self._run
+        session = self._store.sessions.open(
+            project=run.project_id,
+            title=fact.title,
+            provider=run.provider,
+            provider_session=fact.id,
+        )
+        self._run = self._store.runs.link_session(run, session.id)
 
     def _count_denial(self, fact: DenialFact) -> None:
         """Count each denied call once, even if stream and transcript both report it."""
