@@ -50,6 +50,19 @@ class SessionLinkFact(msgspec.Struct, frozen=True):
 Fact = ProviderFact | SessionLinkFact
 
 
+class PendingFact(msgspec.Struct):
+    """A fact that is not written yet."""
+
+    key: str
+    """Identifies the fact in its run; the same for a supervisor that reads the output again."""
+    at: int | None
+    """The time of the fact; None: now."""
+    fact: Fact
+    charge: "Charge | None" = None
+    """The charge, once it was added: a retry then repeats only the steps after it."""
+    is_charged: bool = False
+
+
 class Recorder:
     """Writes facts to the store: turns, charges, session ids, log lines.
 
@@ -72,12 +85,8 @@ class Recorder:
         self._agent_io = agent_io
         self._log = log
         self._count = 0
-        self._place = ""
-        self._at: int | None = None
-        self._pending: deque[tuple[str, int | None, Fact]] = deque()
+        self._pending: deque[PendingFact] = deque()
         self._next_try = 0.0
-        self._charged: UsageFact | None = None
-        self._charge_added: Charge | None = None
         self._session: str | None = None
         self._model: str | None = run.model
         self.budget = budget or BudgetWatch(store, run, agent_io)
@@ -99,21 +108,22 @@ class Recorder:
         *,
         place: str | None = None,
         at: int | None = None,
-        is_whole_place: bool = False,
+        is_unique_across_attempts: bool = False,
     ) -> None:
         """Record the facts in order.
 
         A fact that the store rejects does not end the run: it is logged, and the output still has
         it. `place` is the position of the facts in the output or in a transcript. It makes
-        recording idempotent; with `is_whole_place`, across attempts too. `at` is the time of the
-        facts.
+        recording idempotent; with `is_unique_across_attempts`, across attempts too. `at` is the
+        time of the facts.
         """
         for nth, fact in enumerate(facts):
             self._count += 1
             key = f"{self._run.attempts}:{self._count if place is None else f'{place}.{nth}'}"
             clean = redact_record(fact, self._secrets)
-            self._notice(clean)
-            self._pending.append((str(place) if is_whole_place else key, at, clean))
+            self._apply_locally(clean)
+            unique_key = str(place) if is_unique_across_attempts else key
+            self._pending.append(PendingFact(unique_key, at, clean))
         self.flush()
 
     def flush(self) -> None:
@@ -140,18 +150,20 @@ class Recorder:
 
     def _write_pending(self) -> None:
         while self._pending:
-            self._place, self._at, fact = self._pending[0]
+            pending = self._pending[0]
             try:
-                self._write(fact)
+                self._write(pending)
             except StoreUnavailable:
                 raise
             except Held:
                 pass  # the supervisor that took the run over records the fact
             except CorralError as error:
-                self._log("warn", f"Not recorded: {error.message}", {"fact": type(fact).__name__})
+                self._log(
+                    "warn", f"Not recorded: {error.message}", {"fact": type(pending.fact).__name__}
+                )
             self._pending.popleft()
 
-    def _notice(self, fact: Fact) -> None:
+    def _apply_locally(self, fact: Fact) -> None:
         """Apply a fact that the supervisor itself acts on, independently of the store."""
         if isinstance(fact, LimitFact):
             self._agent_io.quota_limit = fact
@@ -179,12 +191,12 @@ class Recorder:
         """Stop the run when a budget that covers it is spent, counting usage that is `pending`."""
         self.budget.check(pending)
 
-    def _write(self, fact: Fact) -> None:
-        match fact:
+    def _write(self, pending: PendingFact) -> None:
+        match fact := pending.fact:
             case TurnFact():
-                self._append_turn(fact)
+                self._append_turn(pending, fact)
             case UsageFact():
-                self._add_charge(fact)
+                self._add_charge(pending, fact)
             case SessionLinkFact():
                 self._link_session(fact)
             case SessionFact():
@@ -248,36 +260,35 @@ class Recorder:
             return None
         return transcript.find_model(self._session)
 
-    def _append_turn(self, fact: TurnFact) -> None:
+    def _append_turn(self, pending: PendingFact, fact: TurnFact) -> None:
         if self._run.session_id is None:
             return
-        key, run, sessions = f"{self._run.id}:{self._place}", self._run.id, self._store.sessions
-        if self._at is None:
+        key, run, sessions = f"{self._run.id}:{pending.key}", self._run.id, self._store.sessions
+        if pending.at is None:
             sessions.append(self._run.session_id, **asdict(fact), key=key, run=run)
         else:
             from corral.domain.sessions.model import NewTurn  # a plain run has no turns
 
-            turn = NewTurn(**asdict(fact), key=key, run=run, at=self._at)
+            turn = NewTurn(**asdict(fact), key=key, run=run, at=pending.at)
             sessions.append_many(self._run.session_id, [turn])
 
-    def _add_charge(self, used: UsageFact) -> None:
-        run, reported = self._run, used
+    def _add_charge(self, pending: PendingFact, used: UsageFact) -> None:
+        run = self._run
         if used.model is None:
             self._model = self._model or self._find_model_in_transcript()
             used = replace(used, model=self._model)
-        # A retry finds the fact already charged: only the steps after the charge had failed.
-        if reported is not self._charged:
-            self._charge_added = self._store.charges.add(
+        if not pending.is_charged:
+            pending.charge = self._store.charges.add(
                 used,
                 run_id=run.id,
                 session_id=run.session_id,
                 project_id=run.project_id,
                 agent_id=run.agent_id,
                 provider=run.provider,
-                at=None if self._at is None else min(self._at, self._store.now()),
+                at=None if pending.at is None else min(pending.at, self._store.now()),
             )
-            self._charged = reported
-        is_priced = self._price(self._charge_added)
+            pending.is_charged = True
+        is_priced = self._price(pending.charge)
         total = self._store.charges.total(f"run:{run.id}")
         self._store.internal.runs.update_details(
             run, model=used.model, tokens=total.tokens, cost_micros=total.cost_micros

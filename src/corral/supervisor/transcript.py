@@ -307,7 +307,7 @@ class TranscriptFollower:
         elif isinstance(fact, DenialFact) or (
             self._use is TranscriptUse.ALL and not self._is_prompt(fact, place)
         ):
-            self.recorder.record([fact], place=place, at=item.at, is_whole_place=True)
+            self.recorder.record([fact], place=place, at=item.at, is_unique_across_attempts=True)
 
     def _record_usage(self, used: UsageFact, at: int | None, place: str, *, is_new: bool) -> None:
         key = used.counter or used.key or place
@@ -319,7 +319,7 @@ class TranscriptFollower:
         if self._use is TranscriptUse.ESTIMATE:
             self._estimate[key] = used
         else:
-            self.recorder.record([used], place=place, at=at, is_whole_place=True)
+            self.recorder.record([used], place=place, at=at, is_unique_across_attempts=True)
 
     def _subtract_start(self, used: UsageFact) -> UsageFact:
         """Subtract what a counter had when the run began."""
