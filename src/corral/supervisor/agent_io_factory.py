@@ -75,7 +75,7 @@ class AgentIOFactory:
         recorder = Recorder(
             self._store,
             run,
-            agent_io,
+            agent_io.status,
             log,
             secrets=self._secrets,
             budget=agent_io.recorder.budget if agent_io.recorder else None,

@@ -229,11 +229,11 @@ class AgentAttempt:
     def mark_idle(self) -> None:
         """Note that the attempt ends because the agent is idle."""
         self._is_idle = True
-        self._is_unanswered = self.agent_io.attention is Attention.NEEDS_INPUT
+        self._is_unanswered = self.agent_io.status.attention is Attention.NEEDS_INPUT
 
     def begin_termination(self, grace_period_ms: int) -> None:
         """Ask the agent to quit if it is idle or done, or send SIGTERM; `terminator` continues."""
-        asked = (self._is_idle or self.agent_io.is_done) and self._ask_to_quit()
+        asked = (self._is_idle or self.agent_io.status.is_done) and self._ask_to_quit()
         self.terminator = Terminator(
             self.agent_process,
             self._mark,
@@ -246,7 +246,7 @@ class AgentAttempt:
         """Ask an agent that is done, or idle, to quit; return False if there is no way to ask."""
         if self._streams is None:
             return False
-        if self.agent_io.is_done:
+        if self.agent_io.status.is_done:
             return self._streams.close_input()
         command = self._plan.provider.quit_command
         return command is not None and self.agent_io.quit(command, self._skip_request)
@@ -323,9 +323,9 @@ class AgentAttempt:
         typed_signals = self._streams.typed_signals if self._streams is not None else frozenset()
         was_forwarded = exit_status.was_ended_by({*forwarded_signals, *typed_signals})
         exit_status = exit_status._replace(signal_was_forwarded=was_forwarded)
-        result = self.agent_io.result
+        result = self.agent_io.status.result
         if result is None or result.ok:
-            return exit_status._replace(finished_work=self.agent_io.is_done)
+            return exit_status._replace(finished_work=self.agent_io.status.is_done)
         if was_forwarded:
             return exit_status
         return exit_status._replace(reason=result.message or "the agent reported a failure")

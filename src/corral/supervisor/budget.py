@@ -13,7 +13,7 @@ from corral.supervisor.retry import AGENT_STORE_TIMEOUT
 if TYPE_CHECKING:
     from corral.adapters.token_prices import ModelRates
     from corral.api import Corral
-    from corral.supervisor.agent_io import AgentIO
+    from corral.supervisor.agent_io import AgentStatus
 
 CHECK_SECONDS = 1.0  # between two checks with new usage
 # Between two checks without new usage. Other runs spend from the same budgets.
@@ -23,10 +23,10 @@ UNMEASURED_SECONDS = 60.0
 
 
 class BudgetWatch:
-    """Sets `agent_io.over_budget` to the reason when the run must stop."""
+    """Sets `status.over_budget` to the reason when the run must stop."""
 
-    def __init__(self, store: "Corral", run: Run, agent_io: "AgentIO") -> None:
-        self._store, self._run, self._agent_io = store, run, agent_io
+    def __init__(self, store: "Corral", run: Run, status: "AgentStatus") -> None:
+        self._store, self._run, self._status = store, run, status
         self._rates: dict[str, ModelRates | None] = {}
         self._last_pending: Sequence[UsageFact] = ()
         self._next_check = self._next_idle_check = 0.0
@@ -46,7 +46,7 @@ class BudgetWatch:
         now = time.monotonic()
         self.is_measured = self.is_measured or bool(pending)
         due = self._next_idle_check if pending == self._last_pending else self._next_check
-        if now < due or self._agent_io.over_budget:
+        if now < due or self._status.over_budget:
             return
         self._last_pending, self._next_check = pending, now + CHECK_SECONDS
         self._next_idle_check = now + IDLE_CHECK_SECONDS
@@ -71,8 +71,8 @@ class BudgetWatch:
             agent_id=run.agent_id,
             pending_micros=pending_micros,
         )
-        if over is not None and not self._agent_io.over_budget:
-            self._agent_io.over_budget = over.reason
+        if over is not None and not self._status.over_budget:
+            self._status.over_budget = over.reason
 
     def refuse_unknown_price(self, model: str | None) -> None:
         """Stop the run if a budget covers it and the price of its model is unknown.
@@ -96,8 +96,8 @@ class BudgetWatch:
         limited = self._store.internal.charges.exceeded_budget(
             run.id, project_id=run.project_id, agent_id=run.agent_id, pending_micros=None
         )
-        if limited is not None and not self._agent_io.over_budget:
-            self._agent_io.over_budget = reason
+        if limited is not None and not self._status.over_budget:
+            self._status.over_budget = reason
 
     # -- prices ----------------------------------------------------------------------------------
 

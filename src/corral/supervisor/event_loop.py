@@ -141,8 +141,8 @@ class EventLoop:
         """Record whether the agent needs a person, if that or its question has changed."""
         run, attention, dialog = (
             self._lease.run,
-            attempt.agent_io.attention,
-            attempt.agent_io.dialog,
+            attempt.agent_io.status.attention,
+            attempt.agent_io.status.dialog,
         )
         if attention != run.attention or _get_dialog_id(dialog) != _get_dialog_id(run.dialog):
             self._lease.set_attention(attention, dialog)

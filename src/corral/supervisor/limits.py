@@ -45,12 +45,12 @@ class RunLimits:
 
     def enforce(self, attempt: "AgentAttempt", now: float) -> None:
         """Continue or begin the termination of the agent if it is to stop or exceeds a limit."""
-        over_budget = attempt.agent_io.over_budget
+        over_budget = attempt.agent_io.status.over_budget
         if over_budget and self._lease.stop_reason is None:
             self._lease.request_stop(StopKind.OVER_BUDGET, over_budget)
         if attempt.terminator is not None:
             attempt.terminator.step(now)
-        elif self._lease.stop_reason is not None or attempt.agent_io.is_done:
+        elif self._lease.stop_reason is not None or attempt.agent_io.status.is_done:
             attempt.begin_termination(self._grace_period_ms)
         elif self._timeout is not None and now >= attempt.started_at + self._timeout:
             self._lease.request_stop(StopKind.TIMED_OUT)
@@ -82,9 +82,9 @@ class RunLimits:
 
     def _end_if_idle(self, attempt: "AgentAttempt", now: float, idle_timeout: float) -> None:
         attempt.update_activity(now)
-        if attempt.agent_io.is_starting and now < attempt.started_at + MAX_START_SECONDS:
+        if attempt.agent_io.status.is_starting and now < attempt.started_at + MAX_START_SECONDS:
             attempt.active_at = now
-        if now >= attempt.active_at + idle_timeout and not attempt.agent_io.is_working:
+        if now >= attempt.active_at + idle_timeout and not attempt.agent_io.status.is_working:
             attempt.mark_idle()
             attempt.begin_termination(self._grace_period_ms)
 

@@ -28,13 +28,14 @@ from corral.adapters.redaction import redact_record
 from corral.domain.runs.model import Run
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import CorralError, Held, StoreUnavailable
-from corral.supervisor.agent_io import MAX_PAUSE, AgentIO, Log
+from corral.supervisor.agent_io import MAX_PAUSE, AgentStatus, Log
 from corral.supervisor.budget import BudgetWatch
 from corral.supervisor.retry import AGENT_STORE_TIMEOUT, RETRY_TIMEOUT, retry_while_unavailable
 
 if TYPE_CHECKING:
     from corral.api import Corral
     from corral.domain.charges.model import Charge
+    from corral.supervisor.transcript import TranscriptFollower
 
 # The maximum number of facts in memory while the store is unavailable. The output keeps the rest.
 MAX_PENDING_FACTS = 1_000
@@ -73,7 +74,7 @@ class Recorder:
         self,
         store: "Corral",
         run: Run,
-        agent_io: AgentIO,
+        status: AgentStatus,
         log: Log,
         *,
         secrets: Sequence[str] = (),
@@ -82,14 +83,16 @@ class Recorder:
         self._store = store
         self._secrets = secrets
         self._run = run
-        self._agent_io = agent_io
+        self._status = status
+        self.transcript: TranscriptFollower | None = None
+        """The transcript of the agent's CLI, if it is followed."""
         self._log = log
         self._count = 0
         self._pending: deque[PendingFact] = deque()
         self._next_try = 0.0
         self._session: str | None = None
         self._model: str | None = run.model
-        self.budget = budget or BudgetWatch(store, run, agent_io)
+        self.budget = budget or BudgetWatch(store, run, status)
         self._is_raw = store.runs.get_launch(run.id).raw
 
     @property
@@ -166,15 +169,15 @@ class Recorder:
     def _apply_locally(self, fact: Fact) -> None:
         """Apply a fact that the supervisor itself acts on, independently of the store."""
         if isinstance(fact, LimitFact):
-            self._agent_io.quota_limit = fact
+            self._status.quota_limit = fact
         elif isinstance(fact, ResultFact):
-            self._agent_io.result = fact
+            self._status.result = fact
         elif isinstance(fact, UsageFact):
             self._notice_usage(fact)
         elif isinstance(fact, TurnFact):
             self.budget.notice_activity()
-        elif isinstance(fact, SessionFact) and self._agent_io.transcript is not None:
-            self._agent_io.transcript.set_session(fact.id)
+        elif isinstance(fact, SessionFact) and self.transcript is not None:
+            self.transcript.set_session(fact.id)
 
     def _notice_usage(self, used: UsageFact) -> None:
         """Note that usage is measured.
@@ -184,8 +187,8 @@ class Recorder:
         tokens = used.input + used.output + used.cache_read + used.cache_write
         if tokens or used.cost_micros:
             self.budget.is_measured = True
-            if self._agent_io.transcript is not None:
-                self._agent_io.transcript.settle(SystemClock().now())
+            if self.transcript is not None:
+                self.transcript.settle(SystemClock().now())
 
     def check_budget(self, pending: Sequence[UsageFact]) -> None:
         """Stop the run when a budget that covers it is spent, counting usage that is `pending`."""
@@ -236,7 +239,7 @@ class Recorder:
 
     def _count_denial(self, fact: DenialFact) -> None:
         """Count each denied call once, even if stream and transcript both report it."""
-        denied = self._agent_io.denied
+        denied = self._status.denied
         denied.setdefault(fact.call or f"#{len(denied)}", fact.tool)
         counts: dict[str, int] = {}
         for tool in denied.values():
@@ -255,7 +258,7 @@ class Recorder:
 
     def _find_model_in_transcript(self) -> str | None:
         """Return the model from the CLI's transcript; some streams do not report it."""
-        transcript = self._agent_io.transcript
+        transcript = self.transcript
         if self._session is None or transcript is None:
             return None
         return transcript.find_model(self._session)

@@ -233,7 +233,7 @@ class Supervisor:
     def _has_hit_quota(self, attempt: AgentAttempt, exit_status: ExitStatus) -> bool:
         # Only an agent that failed by itself failed because of the quota.
         failed_by_itself = exit_status.exit_code != 0 and self._lease.stop_reason is None
-        return attempt.agent_io.quota_limit is not None and failed_by_itself
+        return attempt.agent_io.status.quota_limit is not None and failed_by_itself
 
     def _can_restart(self, exit_status: ExitStatus, quick_failures: int) -> bool:
         if exit_status.finished_work or exit_status.signal_was_forwarded:
@@ -248,7 +248,7 @@ class Supervisor:
 
     def _park(self, attempt: AgentAttempt) -> bool:
         """Queue the run until the quota is reset; return False if it was stopped or taken over."""
-        limit = attempt.agent_io.quota_limit
+        limit = attempt.agent_io.status.quota_limit
         assert limit is not None
         return self._lease.park(limit)
 

@@ -396,7 +396,7 @@ def follow_transcript(
         patterns = [f"{below}/{pattern}" for pattern in reader.RECORD_FILES]
         copy = TranscriptCopy(worktree_sandbox.home, patterns, worktree_sandbox.transcripts_folder)
         root = worktree_sandbox.transcripts_folder / below
-    agent_io.transcript = TranscriptFollower(
+    follower = TranscriptFollower(
         TranscriptLocator(
             reader,
             root,
@@ -412,6 +412,7 @@ def follow_transcript(
         prompt=prompt,
         is_screened=run.mode is RunMode.PTY and provider.screen is not None,
     )
+    agent_io.set_transcript(follower)
 
 
 def _is_used_elsewhere(program: str, cwd: str, own_pids: Sequence[int]) -> bool:
