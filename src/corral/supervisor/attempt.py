@@ -60,7 +60,7 @@ class AgentAttempt:
         self.started_at = self.active_at = time.monotonic()
         """When the attempt started, and when the agent last showed activity."""
         self.terminator: Terminator | None = None
-        """Ends the processes of the attempt; None: they are not to end yet."""
+        """Terminates the processes of the attempt; None until the termination begins."""
         self._is_idle = False
         self._is_unanswered = False
 
@@ -77,7 +77,8 @@ class AgentAttempt:
     ) -> "AgentAttempt":
         """Create the agent's process and record it in the store; `execute` starts its program.
 
-        So the store knows every agent that ever ran. `previous` is the end of the attempt before;
+        The identity is stored before the program runs, so the store knows every agent that ever
+        ran. `previous` is the end of the attempt before;
         None for a queued run. `on_output` is called with all copied output. Raises Conflict when
         another supervisor has the run, and CannotStart when there is no process or file for the
         attempt. No process and no descriptor is left after an error.
@@ -294,11 +295,11 @@ class AgentAttempt:
             counts = {"processes": len(leftovers), "killed": killed}
             self._lease.log("warn", "The agent left processes behind; they were ended.", counts)
         survivors = find() if leftovers else []
-        self._child.close()
         return tuple(survivor.pid for survivor in survivors)
 
     def close(self) -> None:
-        """Read the rest of output and transcript, and import the results of a sandbox."""
+        """Release the guard, read the rest of the output, and import the results of a sandbox."""
+        self._child.close()
         self._drain()
         if self._streams is not None:
             self._streams.close()

@@ -60,7 +60,7 @@ class RunLease:
         self._me = process.identify_self()
         self.run = run
         self.stop_reason: str | None = None
-        """Why the run is to stop; None: it is not to stop."""
+        """Why the run must stop; None while it may continue."""
         self.is_replaced = False
         """Whether another supervisor has the same agent now."""
         self.is_parked = False

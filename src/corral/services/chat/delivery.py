@@ -89,9 +89,9 @@ class Delivery:
             if place_id not in (None, place.id):
                 continue
             results += self._resolve_expired(place)
-            if not self._list_unconfirmed(
-                place
-            ):  # keeps the order: nothing overtakes such a letter
+            has_unconfirmed = bool(self._list_unconfirmed(place))
+            # Keeps the order: no letter may overtake an unconfirmed one.
+            if not has_unconfirmed:
                 results += self._send_due(place)
         return results
 

@@ -62,9 +62,11 @@ def _choose_agent(
     tx: Tx, task: Task, team: list[Agent], planned: list[PlannedStart]
 ) -> Agent | None:
     """Return the assignee of a task, or the first available agent of its role."""
+    if task.assignee_id is None and task.role is None:
+        return None
     for agent in team:
         suits = agent.id == task.assignee_id if task.assignee_id else agent.role == task.role
-        if not suits or task.role is None is task.assignee_id:
+        if not suits:
             continue
         if not (agent.provider or agent.command):
             continue
@@ -72,7 +74,7 @@ def _choose_agent(
         if any(start.agent.id == agent.id for start in planned):
             continue
         if dispatch.has_agent_capacity(tx, agent.id) and not budgets.find_exceeded_budget(
-            tx, "none", project_id=task.project_id, agent_id=agent.id
+            tx, project_id=task.project_id, agent_id=agent.id
         ):
             return agent
     return None
