@@ -66,7 +66,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     """A name by which commands find the run; unique among live runs."""
     timeout_ms: int | None = None
-    """Stop the run after this time, all attempts included; None: no limit."""
+    """Stop the run when an attempt lasts longer than this; None: no limit."""
     idle_ms: int | None = None
     """End the run after this time without output; None: never."""
     grace_period_ms: int | None = None
