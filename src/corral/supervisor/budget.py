@@ -23,7 +23,7 @@ UNMEASURED_SECONDS = 60.0
 
 
 class BudgetWatch:
-    """Sets `status.over_budget` to the reason when the run must stop."""
+    """Sets `AgentStatus.over_budget` to the reason when the run must stop."""
 
     def __init__(self, store: "Corral", run: Run, status: "AgentStatus") -> None:
         self._store, self._run, self._status = store, run, status
