@@ -26,6 +26,35 @@ def run_folder(id: str) -> Path:
     return home() / "runs" / id
 
 
+def races_folder() -> Path:
+    """Return the folder of race worktrees: one folder for each race."""
+    return home() / "races"
+
+
+def worktrees_folder() -> Path:
+    """Return the folder of task worktrees: PROJECT_ID/TASK_ID below it."""
+    return home() / "worktrees"
+
+
+def repository_folder(project_id: str) -> Path:
+    """Return the private repository of a project whose directory is in none."""
+    return home() / "repositories" / project_id
+
+
+def sandbox_folder(session: str) -> Path:
+    """Return the folder of the files of a sandboxed session."""
+    return home() / "sandboxes" / session
+
+
+def is_own_worktree(dir: str) -> bool:
+    """Whether a directory is in a worktree that Corral created for a race or a task."""
+    real = os.path.realpath(dir)
+    return any(
+        real.startswith(f"{os.path.realpath(folder)}/")
+        for folder in (races_folder(), worktrees_folder())
+    )
+
+
 def make_private_folder(path: Path) -> None:
     """Create a folder and its missing parents, accessible only by their user."""
     if not path.is_dir():

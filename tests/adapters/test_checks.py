@@ -111,8 +111,8 @@ def test_sandboxed_check_writes_only_in_its_folder(tmp_path: Path, kind: Sandbox
         f'echo 1 > ../made; echo 2 > "$TMPDIR/x" && cat "$TMPDIR/x"; echo 3 > {outside}',
         str(inside / "deep"),
         timeout_ms=FAR,
-        kept_in=str(inside),
-        by=kind,
+        worktree=str(inside),
+        sandbox=kind,
     )
     assert ended.output.startswith("2\n")
     assert (inside / "made").read_text() == "1\n"

@@ -10,7 +10,7 @@ ASK = LaunchRequest("hello", tools=True, allow=("Read",))
 
 
 def test_claude_gets_the_server_and_may_call_its_tools() -> None:
-    args = registry.get_provider("claude").start(ASK).args
+    args = registry.get_provider("claude").build_command(ASK).args
     (config,) = [arg.partition("=")[2] for arg in args if arg.startswith("--mcp-config=")]
     entry = json.loads(config)["mcpServers"]["corral"]
     assert [entry["command"], *entry["args"]] == mcp_config.get_server_command()
@@ -18,7 +18,7 @@ def test_claude_gets_the_server_and_may_call_its_tools() -> None:
 
 
 def test_codex_gets_the_server_and_its_variable_names() -> None:
-    args = registry.get_provider("codex").start(ASK).args
+    args = registry.get_provider("codex").build_command(ASK).args
     config = "\n".join(arg for arg in args if arg.startswith("mcp_servers."))
     entry = tomllib.loads(config)["mcp_servers"]["corral"]
     assert [entry["command"], *entry["args"]] == mcp_config.get_server_command()
@@ -34,15 +34,17 @@ def test_acp_agents_get_the_server_in_the_first_message() -> None:
 
 def test_without_the_setting_no_server_is_configured() -> None:
     for name in ("claude", "codex"):
-        assert "corral" not in str(registry.get_provider(name).start(LaunchRequest("hello")).args)
+        assert "corral" not in str(
+            registry.get_provider(name).build_command(LaunchRequest("hello")).args
+        )
 
 
 def test_hooks_are_configured_in_the_format_of_each_cli() -> None:
     ask = LaunchRequest("hello", hooks=True)
-    args = registry.get_provider("claude").start(ask).args
+    args = registry.get_provider("claude").build_command(ask).args
     (claude_settings,) = [arg.partition("=")[2] for arg in args if arg.startswith("--settings=")]
     codex_settings = "\n".join(
-        arg for arg in registry.get_provider("codex").start(ask).args if "hooks." in arg
+        arg for arg in registry.get_provider("codex").build_command(ask).args if "hooks." in arg
     )
     for name, hooks in (
         ("claude", json.loads(claude_settings)["hooks"]),

@@ -32,7 +32,7 @@ FILES = sorted(RECORDED.glob("*.jsonl"))
 
 
 def parser_for(name: str) -> StreamParser:
-    return registry.get_provider(name.partition("-")[0]).parser(ManualClock(NOW))
+    return registry.get_provider(name.partition("-")[0]).create_parser(ManualClock(NOW))
 
 
 def read_facts(name: str) -> list[ProviderFact]:

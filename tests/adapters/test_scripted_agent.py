@@ -50,7 +50,7 @@ def run(*args: str, stdin: str = "", env: dict[str, str] | None = None) -> Any:
 
 def stream(ask: LaunchRequest) -> tuple[list[ProviderFact], int]:
     provider = registry.get_provider("scripted")
-    start = provider.start(ask)
+    start = provider.build_command(ask)
     result = subprocess.run(
         start.args,
         input=(start.stdin or "").encode(),
@@ -58,7 +58,7 @@ def stream(ask: LaunchRequest) -> tuple[list[ProviderFact], int]:
         timeout=SECONDS,
         check=False,
     )
-    parser = provider.parser()
+    parser = provider.create_parser()
     facts = [fact for line in result.stdout.splitlines() for fact in parser.feed(line)]
     return facts + parser.close(), result.returncode
 
@@ -110,7 +110,7 @@ def test_agent_ends_as_scripted() -> None:
 
 def test_agent_asks_and_reads_the_answer() -> None:
     assert run("ask ready?", stdin="sure\n").stdout == "ready? Answered: sure\n"
-    assert run("ask ready?").stdout == "ready? Nobody answered.\n"
+    assert run("ask ready?").stdout == "ready? No answer.\n"
 
 
 def test_agent_leaves_a_child_behind() -> None:

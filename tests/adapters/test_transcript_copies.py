@@ -154,13 +154,15 @@ def test_database_is_copied_with_its_wal(home: Path) -> None:
                 "INSERT INTO session VALUES (?, '/w', 5, 5, 't', '1', NULL)", (f"ses_{number}",)
             )
             copy.refresh()
-            assert opencode.since(root, "/w", 1) == [f"ses_{n}" for n in range(number + 1)]
+            assert opencode.list_sessions_since(root, "/w", 1) == [
+                f"ses_{n}" for n in range(number + 1)
+            ]
     # The last process to close the database removes its WAL.
     assert not (folder / "opencode.db-wal").exists()
     with closing(sqlite3.connect(folder / "opencode.db", isolation_level=None)) as opened:
         opened.execute("DELETE FROM session WHERE id <> 'ses_0'")
     copy.refresh()
-    assert opencode.since(root, "/w", 1) == ["ses_0"]
+    assert opencode.list_sessions_since(root, "/w", 1) == ["ses_0"]
 
 
 def test_hostile_database_cannot_block_its_reader(
@@ -170,4 +172,4 @@ def test_hostile_database_cannot_block_its_reader(
     endless = "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n)"
     columns = "id, '/w' AS directory, 5 AS time_created, NULL AS parent_id"
     root = create_database(home, f"CREATE VIEW session AS {endless} SELECT {columns} FROM n")
-    assert Racer(lambda: opencode.since(root, "/w", 1)).result() == []
+    assert Racer(lambda: opencode.list_sessions_since(root, "/w", 1)).result() == []

@@ -4,7 +4,7 @@ import json
 from typing import Any, cast
 
 from corral.adapters.providers.claude import ClaudeParser
-from corral.services.runs.transcript import TranscriptRenderer
+from corral.services.runs.output_rendering import StreamRenderer
 
 WHY = "Claude requested permissions to write to a.txt, but you haven't granted it yet."
 
@@ -14,7 +14,7 @@ def line(**fields: Any) -> bytes:
 
 
 def test_denial_that_is_also_the_result_of_its_call_is_shown_once() -> None:
-    renderer = TranscriptRenderer(cast("Any", None), ClaudeParser(None))
+    renderer = StreamRenderer(cast("Any", None), ClaudeParser(None))
     result = {"type": "tool_result", "tool_use_id": "t1", "content": WHY, "is_error": True}
     text = renderer.feed(
         line(

@@ -20,11 +20,11 @@ def test_every_line_is_read_or_counted(reader: Any, name: str) -> None:
     path = FIXTURES / f"{reader.__name__.rpartition('.')[2]}{name}.jsonl"
     content = path.read_bytes()
     complete = content[: content.rfind(b"\n") + 1]
-    offsets = {item.offset for item in reader.read(path)}
+    offsets = {item.offset for item in reader.iter_items(path)}
     left_out = count_omissions(path, 0, len(complete), offsets)
     lines = sum(rows for kind, rows in left_out.items() if not kind.startswith("block "))
     assert len(offsets) + lines == complete.count(b"\n")
-    kinds = {type(item.fact) for item in reader.read(path)}
+    kinds = {type(item.fact) for item in reader.iter_items(path)}
     assert kinds <= {TurnFact, UsageFact}
 
 

@@ -212,7 +212,7 @@ def test_daemon_notifies_a_conflicting_pair_once_and_a_new_pair_again(
         name: len(store.mail.list(mailbox=f"agent:{name}").items) for name in ("ann", "bobby")
     }
     assert letters == {"ann": 1, "bobby": 1}
-    store.internal.runs.end(ann, ExitStatus(exit_code=0))
+    store.internal.runs.record_end(ann, ExitStatus(exit_code=0))
     assert detect_conflicts(store) == 0
     add_active_run(store, "carla", trees["carla"])
     assert detect_conflicts(store) == 1

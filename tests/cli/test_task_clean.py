@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import corral
+from corral import config
 from corral.adapters import worktrees
-from corral.services.tasks.autostart import worktrees_folder
 from tests.support.cli_runner import Cli
 from tests.support.git_repositories import new_repository
 
@@ -15,7 +15,7 @@ def test_clean_lists_first_and_then_removes(cli: Cli, url: str, tmp_path: Path) 
         project = store.projects.register(repository).id
         (task,) = store.tasks.declare(project, [{"key": "A"}])
         store.tasks.cancel(task.id)
-    folder = worktrees_folder() / project / task.id
+    folder = config.worktrees_folder() / project / task.id
     worktrees.create(str(repository), str(folder), worktrees.make_branch_name("A", task.id))
     output = cli("task", "clean", "--project", project).out
     assert "Dry run" in output

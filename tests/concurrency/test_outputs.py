@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from corral.adapters.output.capped_file import cut_middle, read_cut
-from corral.adapters.output.reader import OutputReader
+from corral.adapters.output.reader import OutputFiles
 from corral.adapters.output.seal import remove_plain, seal
 from tests.support.threads import SECONDS
 
@@ -34,7 +34,9 @@ def test_every_byte_is_kept_or_counted_while_output_is_capped(
     followed: list[bytes] = []
 
     def follow() -> None:
-        followed.extend(piece.text for piece in OutputReader(tmp_path).follow(over=over.is_set))
+        followed.extend(
+            piece.text for piece in OutputFiles(tmp_path).follow(is_finished=over.is_set)
+        )
 
     reader = threading.Thread(target=follow)
     reader.start()
@@ -51,7 +53,7 @@ def test_every_byte_is_kept_or_counted_while_output_is_capped(
     assert not reader.is_alive()
     assert child.returncode == 0
     assert index.bytes == LINES * LENGTH
-    kept_numbers = parse_numbers(OutputReader(tmp_path).bytes(0, index.bytes))
+    kept_numbers = parse_numbers(OutputFiles(tmp_path).bytes(0, index.bytes))
     assert len(kept_numbers) * LENGTH == index.bytes - index.dropped_bytes
     assert (kept_numbers[0], kept_numbers[-1]) == (0, LINES - 1)
     assert kept_numbers == sorted(set(kept_numbers))

@@ -32,7 +32,7 @@ def start_race(store: Corral, folder: Path, checks: Sequence[str] = ()) -> str:
         (Path(attempt.worktree) / "made").write_text(attempt.id)
         assert attempt.run_id is not None
         supervisor = held(number, host=process.host())
-        store.internal.runs.end(
+        store.internal.runs.record_end(
             store.internal.runs.launch(store.internal.runs.acquire(attempt.run_id, supervisor)),
             ExitStatus(exit_code=0),
         )

@@ -41,7 +41,7 @@ def test_stop_concurrent_with_acquire_is_applied(store: Corral) -> None:
 
 def test_end_concurrent_with_stop_keeps_exit_code_and_reason(store: Corral) -> None:
     run = running(store)
-    end = partial(store.internal.runs.end, run, ExitStatus(exit_code=0))
+    end = partial(store.internal.runs.record_end, run, ExitStatus(exit_code=0))
     ended = meanwhile(
         store, lambda tx: runs.request_stop(tx, run.id, reason="not needed"), end
     ).result()

@@ -203,7 +203,9 @@ def test_read_and_closing_the_store_do_not_wait_for_upkeep(
 ) -> None:
     """A write that runs before a read gives up in time: closing waits for writes in progress."""
     with stopped_writer(file_url), corral.open(file_url) as store:
-        result = store.try_upkeep("x", lambda: store.mail.put(BOX, "upkeep"), seconds=0.2)
+        result = store.try_write_before_read(
+            "x", lambda: store.mail.put(BOX, "upkeep"), seconds=0.2
+        )
         store.close()
         assert result is None
 

@@ -91,7 +91,7 @@ ONE_RUN = (
     "runs.heartbeat",
     "runs.set_attention",
     "runs.park",
-    "runs.end",
+    "runs.record_end",
     "runs.stop",
     "runs, room for more",
     "runs, next queued",
@@ -234,7 +234,7 @@ def acquire_queued_run(store: Corral) -> Operation:
 
 
 def delete_ended_run(store: Corral) -> Operation:
-    id = store.internal.runs.end(running(store), ExitStatus(exit_code=0)).id
+    id = store.internal.runs.record_end(running(store), ExitStatus(exit_code=0)).id
     return lambda store: write(store, lambda tx: deletion.delete_run(tx, id))
 
 
@@ -296,8 +296,8 @@ PREPARED_CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"runs_pkey", "resource_samples_pkey"},
     ),
     "runs.park": (after_run("park", until=1, reason="x"), {"runs_pkey"}),
-    "runs.end": (
-        after_run("end", ExitStatus(exit_code=0)),
+    "runs.record_end": (
+        after_run("record_end", ExitStatus(exit_code=0)),
         {"runs_pkey", "alerts_active", "budgets_pkey", "budget_reservations_pkey"},
     ),
     "runs.stop": (after_run_id(lambda c, id: c.internal.runs.request_stop(id)), {"runs_pkey"}),

@@ -8,7 +8,7 @@ import pytest
 
 import corral
 from corral.adapters.output.capped_file import CappedWriter
-from corral.adapters.output.reader import OutputReader
+from corral.adapters.output.reader import OutputFiles
 from corral.adapters.output.seal import load_index
 from corral.adapters.process import host
 from corral.api import Corral
@@ -114,8 +114,8 @@ def test_follower_in_another_process_gets_every_byte_once(url: str) -> None:
         with corral.open(url) as store:
             return b"".join(
                 piece.text
-                for piece in OutputReader(folder).follow(
-                    over=lambda: store.outputs.get(RUN).state != "open"
+                for piece in OutputFiles(folder).follow(
+                    is_finished=lambda: store.outputs.get(RUN).state != "open"
                 )
             )
 
@@ -144,7 +144,7 @@ def test_output_of_a_killed_writer_is_kept(tmp_path: Path, seed: int) -> None:
 
     with Child(write) as child:
         assert child.ended_by() is signal.SIGKILL
-    text = follow_all(OutputReader(tmp_path))
+    text = follow_all(OutputFiles(tmp_path))
     lines = text.splitlines(keepends=True)
     assert sum(item == line for item in lines) == len(lines) - 1
     assert sum(b"left out" in item for item in lines) == 1

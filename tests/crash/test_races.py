@@ -56,7 +56,7 @@ def complete_runs(store: Corral, race: Race) -> None:
             run = store.internal.runs.launch(
                 store.internal.runs.acquire(attempt.run_id, supervisor)
             )
-            store.internal.runs.end(run, ExitStatus(exit_code=0))
+            store.internal.runs.record_end(run, ExitStatus(exit_code=0))
 
 
 def finish(store: Corral, world: World) -> Race:

@@ -61,7 +61,7 @@ def supervise_one(store: Corral, world: World) -> None:
         run, held(1, pid=7), ExitStatus(exit_code=3), quick_failures=0
     )
     run = store.internal.runs.launch(run)
-    store.internal.runs.end(run, ExitStatus(exit_code=0), output_bytes=20)
+    store.internal.runs.record_end(run, ExitStatus(exit_code=0), output_bytes=20)
     world.record("ended 0")
 
 
@@ -107,7 +107,7 @@ def test_run_with_restarts_left_is_requeued_wherever_its_supervisor_dies(
         )
         run = store.internal.runs.launch(store.internal.runs.acquire(run.id, held(1)))
         world.record("launched")
-        store.internal.runs.end(run, ExitStatus(exit_code=0))
+        store.internal.runs.record_end(run, ExitStatus(exit_code=0))
         world.record("ended")
 
     def resume(store: Corral, world: World) -> None:
@@ -116,7 +116,7 @@ def test_run_with_restarts_left_is_requeued_wherever_its_supervisor_dies(
         for run in list_runs(store):
             if run.state == "queued":
                 run = store.internal.runs.launch(store.internal.runs.acquire(run.id, held(2)))
-                store.internal.runs.end(run, ExitStatus(exit_code=0))
+                store.internal.runs.record_end(run, ExitStatus(exit_code=0))
 
     def check(store: Corral, world: World) -> None:
         for run in list_runs(store):
@@ -141,7 +141,7 @@ def test_requested_stop_survives_a_crash(fresh_url: FreshUrl, tmp_path: Path) ->
         for run in (first, second):
             store.runs.stop(run.id, reason="not needed")
             world.record(f"stopped {run.id}")
-        store.internal.runs.end(second, ExitStatus(signal=15))
+        store.internal.runs.record_end(second, ExitStatus(signal=15))
         world.record(f"ended {second.id}")
 
     def check(store: Corral, world: World) -> None:
@@ -169,7 +169,7 @@ def test_parked_run_is_parked_once_and_continues_later(fresh_url: FreshUrl, tmp_
         while (run := next_queued(store, host=held().host)) is not None:
             run = store.internal.runs.launch(store.internal.runs.acquire(run.id, held(2)))
             world.record(f"attempt {run.attempts}")
-            store.internal.runs.end(run, ExitStatus(exit_code=0))
+            store.internal.runs.record_end(run, ExitStatus(exit_code=0))
 
     def check(store: Corral, world: World) -> None:
         runs = list_runs(store)
@@ -195,7 +195,7 @@ def test_takeover_leaves_one_supervisor_wherever_one_dies(
             run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5"
         )
         world.record("taken")
-        store.internal.runs.end(run, ExitStatus(exit_code=4))
+        store.internal.runs.record_end(run, ExitStatus(exit_code=4))
         world.record("ended")
 
     def end_late(store: Corral, world: World) -> None:
@@ -204,10 +204,10 @@ def test_takeover_leaves_one_supervisor_wherever_one_dies(
         late = Run(**{name: getattr(run, name) for name in Run.__struct_fields__} | {"fence": 1})
         if run.fence > 1 and run.is_live:
             with pytest.raises(Held, check=because("taken_over", owner="supervisor:2")):
-                store.internal.runs.end(late, ExitStatus(exit_code=0))
+                store.internal.runs.record_end(late, ExitStatus(exit_code=0))
             store.runs.recover()
         else:
-            store.internal.runs.end(late, ExitStatus(exit_code=0))
+            store.internal.runs.record_end(late, ExitStatus(exit_code=0))
 
     def check(store: Corral, world: World) -> None:
         (run,) = list_runs(store)
@@ -229,7 +229,7 @@ def test_deleting_a_run_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
         for number in range(3):
             run = running(store, number)
             store.internal.runs.add_sample(run, ResourceSample(1, 2, 3, 4))
-            store.internal.runs.end(run, ExitStatus(exit_code=0))
+            store.internal.runs.record_end(run, ExitStatus(exit_code=0))
 
     def delete_all(store: Corral, world: World) -> None:
         for run in list_runs(store):

@@ -19,7 +19,7 @@ import pytest
 
 from corral.adapters import notifications
 from corral.api import Corral
-from corral.daemon.alert_delivery import deliver_once, deliver_test, run_alert_sender
+from corral.api.alert_delivery import deliver_once, deliver_test, run_alert_sender
 from corral.domain.alerts.model import Alert
 from corral.kernel.clock import MINUTE, ManualClock
 from tests.support.errors import because

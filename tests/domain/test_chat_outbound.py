@@ -373,7 +373,9 @@ class ExpiringKeyAdapter(FakeAdapter):
     """Forgets idempotency keys after a while, and has a history."""
 
     kind = "expiring"
-    traits = ChannelTraits(max_text=200, idempotent=True, remembers_ms=15 * MINUTE, history=True)
+    traits = ChannelTraits(
+        max_text=200, idempotent=True, key_retention_ms=15 * MINUTE, history=True
+    )
 
     def list_posted(self, message: OutgoingMessage) -> list[PostedMessage]:
         return [

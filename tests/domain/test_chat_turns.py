@@ -318,7 +318,7 @@ def test_machine_with_the_output_ends_the_turn(store: Corral, tmp_path: Path) ->
         store.internal.runs.acquire(queued.id, held(folder=str(tmp_path)))
     )
     (tmp_path / "output").write_text("hello yourself\n")
-    store.internal.runs.end(run, ExitStatus(exit_code=0))
+    store.internal.runs.record_end(run, ExitStatus(exit_code=0))
     run_as_follower = ChatLoop().run_as_follower
     assert run_as_follower(store) == 0, "the output is on another machine"
     with on_machine(ELSEWHERE):

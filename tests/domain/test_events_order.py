@@ -151,7 +151,7 @@ def test_follower_backs_off_while_the_feed_is_held_back(
         slow.execute(INSERT, ["slow"])
         store.mail.put("agent:ada", 1)
         stops = iter([False] * 9 + [True])
-        assert list(store.events.follow("0-0", over=lambda: next(stops))) == []
+        assert list(store.events.follow("0-0", is_finished=lambda: next(stops))) == []
         assert pauses == sorted(pauses)
         assert (len(pauses), pauses[0], pauses[-1]) == (10, MIN_PAUSE, MAX_PAUSE)
         slow.commit()

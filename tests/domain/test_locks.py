@@ -224,7 +224,7 @@ def test_run_heartbeats_renew_its_locks_and_its_end_releases_them(
     assert store.locks.get(lock.id).lease_until == clock.now() + 5 * MINUTE
     assert store.locks.holders(project.id, "b") == []
     request = store.locks.request(project.id, "a", "y")
-    store.internal.runs.clean_up(store.internal.runs.end(run, ExitStatus(exit_code=0)))
+    store.internal.runs.clean_up(store.internal.runs.record_end(run, ExitStatus(exit_code=0)))
     assert store.locks.get(lock.id).state == "released"
     assert store.locks.get(request.id).state == "held"
     assert store.locks.get(lock_without_run.id).owner == "agent:x"

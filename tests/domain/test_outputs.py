@@ -115,7 +115,7 @@ def test_shared_store_serves_outputs_without_the_files(store: Corral) -> None:
         assert reader.lines(123_456, 2) == [b"line 123456", b"line 123457"]
         assert reader.tail(1) == [b"line 199999"]
         assert reader.bytes(0, 7) == b"line 0\n"
-        assert next(reader.follow(7, over=lambda: True)).text.startswith(b"line 1\nline 2\n")
+        assert next(reader.follow(7, is_finished=lambda: True)).text.startswith(b"line 1\nline 2\n")
         assert store.outputs.open(RUN, stream="stderr").tail(1) == [b"oops"]
         assert store.internal.outputs.seal_folder(RUN).state == "sealed"
 
@@ -189,7 +189,7 @@ def test_following_continues_across_sealing(store: Corral) -> None:
     folder = begin_output(store, b"one\n")
     reader = store.outputs.open(RUN)
     follower = reader.follow(
-        over=lambda: store.outputs.get(RUN).state != "open", wait=lambda seconds: None
+        is_finished=lambda: store.outputs.get(RUN).state != "open", wait=lambda seconds: None
     )
     assert next(follower).text == b"one\n"
     with (folder / "output").open("ab") as file:
@@ -223,7 +223,7 @@ def test_output_of_a_live_run_cannot_be_deleted(store: Corral) -> None:
     with raises_without_change(store, Conflict) as caught:
         store.outputs.delete(run.id)
     assert "Stop it first" in caught.value.message
-    store.internal.runs.end(run, ExitStatus(exit_code=0))
+    store.internal.runs.record_end(run, ExitStatus(exit_code=0))
     assert store.outputs.delete(run.id).state == "deleted"
 
 

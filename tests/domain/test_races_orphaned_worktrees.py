@@ -13,12 +13,7 @@ from corral.api import Corral
 from corral.domain.races.model import Race
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Refused
-from corral.services.races.paths import (
-    create_race_folder,
-    pin_commit,
-    races_folder,
-    sample_folder,
-)
+from corral.services.races.paths import create_race_folder, pin_commit, sample_folder
 from tests.support.errors import because
 from tests.support.git_repositories import git
 from tests.support.race_factory import BAD, RaceFactory
@@ -26,7 +21,7 @@ from tests.support.race_factory import BAD, RaceFactory
 
 @pytest.fixture
 def race_factory(store: Corral) -> RaceFactory:
-    return RaceFactory(store, config.home(), worktrees=races_folder())
+    return RaceFactory(store, config.home(), worktrees=config.races_folder())
 
 
 def create_orphan(
@@ -34,7 +29,7 @@ def create_orphan(
 ) -> Path:
     """Create a worktree with uncommitted files whose last change is `days` days old."""
     create_race_folder(race_factory.store._database, race)
-    folder = races_folder() / race.id / name
+    folder = config.races_folder() / race.id / name
     worktrees.create(str(race_factory.repository), str(folder), f"corral/{name}")
     for file, text in files.items():
         (folder / file).write_text(text)
@@ -114,7 +109,7 @@ def test_orphan_of_a_deleted_race_is_found(store: Corral, race_factory: RaceFact
         race.id,
     )
     assert len(store.races.reclaim()) == 1
-    assert not (races_folder() / race.id).exists(), "the folder of the race is removed too"
+    assert not (config.races_folder() / race.id).exists(), "the folder of the race is removed too"
 
 
 def test_recreated_worktree_is_attributed_to_its_attempt(
@@ -135,7 +130,9 @@ def test_worktrees_of_another_store_are_not_orphans(
     store: Corral, race_factory: RaceFactory, tmp_path: Path
 ) -> None:
     with corral.open(f"sqlite:///{tmp_path}/other.db", actor="user:other") as other_store:
-        other_factory = RaceFactory(other_store, config.home() / "other", worktrees=races_folder())
+        other_factory = RaceFactory(
+            other_store, config.home() / "other", worktrees=config.races_folder()
+        )
         race = other_factory.start("ada")
         (attempt,) = race.latest.attempts
         create_race_folder(other_store._database, race)
@@ -156,7 +153,7 @@ def test_folder_without_a_marker_is_listed_and_kept(
     store: Corral, race_factory: RaceFactory
 ) -> None:
     race_factory.start("ada")
-    folder = races_folder() / "rac_unknown" / "round-1-1"
+    folder = config.races_folder() / "rac_unknown" / "round-1-1"
     worktrees.create(str(race_factory.repository), str(folder), "corral/unknown")
     set_age(store, folder, 400)
     assert store.races.reclaim() == []
@@ -169,7 +166,7 @@ def test_interrupted_removal_is_listed_and_completed(
 ) -> None:
     race = race_factory.start("ada")
     create_race_folder(store._database, race)
-    partial = races_folder() / race.id / f"{worktree_leftovers.REMOVAL_PREFIX}1"
+    partial = config.races_folder() / race.id / f"{worktree_leftovers.REMOVAL_PREFIX}1"
     partial.mkdir()
     (partial / "file").write_text("partial")
     leftovers = {leftover.worktree: leftover for leftover in store.races.clean()}
@@ -250,23 +247,22 @@ def test_merged_commits_of_an_ended_race_are_unpinned(
     assert list_pinned_races(race_factory) == {unmerged_race.id}, (
         "the unmerged commit exists nowhere else"
     )
-    assert [folder.name for folder in races_folder().iterdir()] == [unmerged_race.id]
+    assert [folder.name for folder in config.races_folder().iterdir()] == [unmerged_race.id]
     ref = git(race_factory.repository, "for-each-ref", "--format=%(refname)", "refs/corral")
     git(race_factory.repository, "branch", "saved", ref)
     assert [leftover.action for leftover in store.races.clean(orphans=True, confirm=True)] == [
         "removed"
     ]
     assert list_pinned_races(race_factory) == set()
-    assert [*races_folder().iterdir()] == []
+    assert [*config.races_folder().iterdir()] == []
 
 
 def test_commits_pinned_by_another_store_are_kept(
     store: Corral, race_factory: RaceFactory, tmp_path: Path
 ) -> None:
     with corral.open(f"sqlite:///{tmp_path}/other.db", actor="user:other") as other_store:
-        race = RaceFactory(other_store, config.home() / "other", worktrees=races_folder()).start(
-            "ada"
-        )
+        factory = RaceFactory(other_store, config.home() / "other", worktrees=config.races_folder())
+        race = factory.start("ada")
         pin_commit(other_store._database, race, "1-1", "main")
         assert store.races.reclaim() == []
         assert git_history.list_kept(race.repository, race.id) == [f"{race.id}/1-1"]

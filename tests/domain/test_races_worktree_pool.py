@@ -37,7 +37,7 @@ def run_race(store: Corral, repository: Path, nested: str | None = None) -> Race
         run = store.internal.runs.launch(
             store.internal.runs.acquire(attempt.run_id or "", supervisor)
         )
-        store.internal.runs.end(run, ExitStatus(exit_code=0))
+        store.internal.runs.record_end(run, ExitStatus(exit_code=0))
     store.races.advance(race.id)
     store.races.select(race.id, "1")
     store.races.merge(race.id)

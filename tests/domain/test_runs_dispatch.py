@@ -67,7 +67,7 @@ def test_runs_are_started_while_slots_are_free(store: Corral, offered_runs: list
     first_run, second_run, third_run = (queued(store) for _ in range(3))
     assert [run.id for run in store.runs.start_queued()] == [first_run.id, second_run.id]
     assert store.runs.start_queued() == []
-    store.internal.runs.end(store.runs.get(first_run.id), ExitStatus(exit_code=0))
+    store.internal.runs.record_end(store.runs.get(first_run.id), ExitStatus(exit_code=0))
     assert [run.id for run in store.runs.start_queued()] == [third_run.id]
     assert offered_runs == [first_run.id, second_run.id, third_run.id]
 
@@ -76,7 +76,7 @@ def test_end_of_a_run_starts_the_next_one(store: Corral, offered_runs: list[str]
     store.settings.set("runs.max_concurrent", 1)
     first_run, second_run = queued(store), queued(store)
     store.runs.start_queued()
-    ended = store.internal.runs.end(store.runs.get(first_run.id), ExitStatus(exit_code=0))
+    ended = store.internal.runs.record_end(store.runs.get(first_run.id), ExitStatus(exit_code=0))
     store.internal.runs.clean_up(ended)
     assert get_states(store, first_run, second_run) == ["completed", "running"]
 
@@ -253,7 +253,7 @@ def test_drain_queue_returns_when_no_claim_is_pending(
     store.internal.runs.drain_queue()  # the queue is empty
     first_run, _ = queued(store), queued(store, cwd="/srv/not/here")
     store.internal.runs.drain_queue()  # the second run waits for the slot of the first
-    store.internal.runs.end(store.runs.get(first_run.id), ExitStatus(exit_code=0))
+    store.internal.runs.record_end(store.runs.get(first_run.id), ExitStatus(exit_code=0))
     store.internal.runs.drain_queue()  # the second run needs another host
     assert offered_runs == [first_run.id]
 
@@ -339,7 +339,7 @@ def test_node_starts_as_many_runs_as_it_has_slots(store: Corral, offered_runs: l
         store.internal.runs.acquire(third_run.id, held(9, host=process.host()))
     started = store.runs.get(first_run.id)
     assert started.node_id == store.nodes.list().items[0].id
-    store.internal.runs.end(started, ExitStatus(exit_code=0))
+    store.internal.runs.record_end(started, ExitStatus(exit_code=0))
     assert [run.id for run in store.runs.start_queued()] == [third_run.id]
 
 

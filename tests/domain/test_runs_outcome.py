@@ -82,7 +82,7 @@ def test_end_is_recorded_with_exit_status_and_reason(
     if stop:
         store.internal.runs.request_stop(run.id, kind=stop)
     clock.advance(90 * SECOND)
-    ended_run = store.internal.runs.end(run, status, output_bytes=12)
+    ended_run = store.internal.runs.record_end(run, status, output_bytes=12)
     assert (ended_run.state, ended_run.exit_code, ended_run.signal) == (
         state,
         status.exit_code,
@@ -101,7 +101,7 @@ def test_end_is_recorded_with_exit_status_and_reason(
 def test_stop_with_any_reason_cancels_the_run(store: Corral, reason: str) -> None:
     run = running(store)
     store.internal.runs.request_stop(run.id, reason=reason)
-    ended_run = store.internal.runs.end(run, ExitStatus(signal=15))
+    ended_run = store.internal.runs.record_end(run, ExitStatus(signal=15))
     assert (ended_run.state, ended_run.stop_kind, ended_run.reason) == (
         "cancelled",
         "requested",
@@ -114,7 +114,7 @@ def test_run_that_exits_while_stopping_ends_as_stopped(
 ) -> None:
     run = running(store)
     store.internal.runs.request_stop(run.id)
-    ended_run = store.internal.runs.end(run, ExitStatus(exit_code=0, finished_work=True))
+    ended_run = store.internal.runs.record_end(run, ExitStatus(exit_code=0, finished_work=True))
     assert ended_run.state is RunState.CANCELLED
 
 
@@ -122,12 +122,14 @@ def test_run_that_exits_while_stopping_ends_as_stopped(
     "status", [ExitStatus(exit_code=127, reason="x: not found"), ExitStatus(signal=9)]
 )
 def test_run_may_end_before_its_program_was_executed(store: Corral, status: ExitStatus) -> None:
-    assert not store.internal.runs.end(starting(store), status).is_live
+    assert not store.internal.runs.record_end(starting(store), status).is_live
 
 
 @each_case("reason", ["a\0b", "lone \ud800 surrogate", "x" * 100_000, ""])
 def test_any_final_text_of_an_agent_ends_the_run(store: Corral, reason: str) -> None:
-    ended_run = store.internal.runs.end(running(store), ExitStatus(exit_code=1, reason=reason))
+    ended_run = store.internal.runs.record_end(
+        running(store), ExitStatus(exit_code=1, reason=reason)
+    )
     assert ended_run.state is RunState.FAILED
     assert ended_run.exit_code == 1
     assert len(ended_run.reason or "") <= 500
@@ -136,8 +138,10 @@ def test_any_final_text_of_an_agent_ends_the_run(store: Corral, reason: str) -> 
 # -- the first end is kept ---------------------------------------------------------------------
 
 SECOND_ENDS: dict[str, Callable[[Corral, Run], Run]] = {
-    "end": lambda store, run: store.internal.runs.end(run, ExitStatus(exit_code=7), output_bytes=1),
-    "end unknown": lambda store, run: store.internal.runs.end(run, ExitStatus()),
+    "end": lambda store, run: store.internal.runs.record_end(
+        run, ExitStatus(exit_code=7), output_bytes=1
+    ),
+    "end unknown": lambda store, run: store.internal.runs.record_end(run, ExitStatus()),
     "finish": lambda store, run: store.runs.finish(run.id, exit_code=8),
     "lose": lambda store, run: store.runs.lose(run.id),
 }
@@ -154,7 +158,7 @@ def test_first_end_is_kept(
 ) -> None:
     run = running(store)
     clock.advance(90 * SECOND)
-    ended_run = store.internal.runs.end(run, first_end)
+    ended_run = store.internal.runs.record_end(run, first_end)
     clock.advance(HOUR)
     with unchanged(store):
         assert SECOND_ENDS[second_end](store, run) == ended_run
@@ -175,15 +179,15 @@ def test_ending_a_run_with_a_stale_fence_is_rejected(store: Corral) -> None:
         run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5"
     )
     with raises_without_change(store, Held):
-        store.internal.runs.end(run, ExitStatus(exit_code=0))
-    assert store.internal.runs.end(taken_over, ExitStatus(exit_code=4)).exit_code == 4
+        store.internal.runs.record_end(run, ExitStatus(exit_code=0))
+    assert store.internal.runs.record_end(taken_over, ExitStatus(exit_code=4)).exit_code == 4
     with unchanged(store):  # a late call gets the recorded end
-        assert store.internal.runs.end(run, ExitStatus(exit_code=0)).exit_code == 4
+        assert store.internal.runs.record_end(run, ExitStatus(exit_code=0)).exit_code == 4
 
 
 def test_no_earlier_fence_is_valid_after_the_end(store: Corral) -> None:
     run = running(store)
-    ended_run = store.internal.runs.end(run, ExitStatus(exit_code=0))
+    ended_run = store.internal.runs.record_end(run, ExitStatus(exit_code=0))
     assert ended_run.fence > run.fence
     with raises_without_change(store, Held):
         store.internal.runs.heartbeat(run, output_bytes=1)
@@ -218,7 +222,7 @@ def test_active_run_is_stopping_until_its_process_exits(
     )
     with unchanged(store):
         assert store.runs.stop(run.id, reason="again") == stopping_run
-    ended_run = store.internal.runs.end(run, ExitStatus(signal=15))
+    ended_run = store.internal.runs.record_end(run, ExitStatus(signal=15))
     assert (ended_run.state, ended_run.signal, ended_run.reason) == ("cancelled", 15, "enough")
 
 
@@ -300,7 +304,7 @@ def test_only_the_supervisor_ends_a_supervised_run(
     with raises_without_change(store, Conflict) as refused:
         UNOBSERVED_ENDS[operation](store, run)
     assert refused.value.details["reason"] == "run_active"
-    assert store.internal.runs.end(run, ExitStatus(exit_code=4)).exit_code == 4
+    assert store.internal.runs.record_end(run, ExitStatus(exit_code=4)).exit_code == 4
 
 
 @each_case("diagnosis", ["crash", "interrupt"])
@@ -331,7 +335,7 @@ def test_budget_is_reserved_at_the_start_and_released_at_the_end(store: Corral) 
     assert store.budgets.get("all").reserved_micros == 60
     store.charges.add(UsageFact(model="m", output=1, cost_micros=25), run_id=run.id)
     assert store.budgets.get("all").reserved_micros == 35
-    store.internal.runs.end(run, ExitStatus(exit_code=0))
+    store.internal.runs.record_end(run, ExitStatus(exit_code=0))
     budget = store.budgets.get("all")
     assert (budget.spent_micros, budget.reserved_micros) == (25, 0)
     assert [listed.scope for listed in store.budgets.list().items] == ["all"]
@@ -355,7 +359,7 @@ def test_every_end_releases_the_reservation(
     clock.advance(HOUR)
     match operation:
         case "end":
-            store.internal.runs.end(run, ExitStatus(signal=9))
+            store.internal.runs.record_end(run, ExitStatus(signal=9))
         case "end_orphaned":
             store.internal.runs.end_orphaned(run, verb="crash", reason="gone")
         case "recover":
@@ -395,7 +399,7 @@ def alerts(store: Corral) -> None:
 def test_end_raises_one_alert(store: Corral) -> None:
     run = running(store)
     for _ in range(3):
-        store.internal.runs.end(run, ExitStatus(exit_code=1))
+        store.internal.runs.record_end(run, ExitStatus(exit_code=1))
     store.runs.lose(run.id)
     assert list_alerts(store) == [("failed", run.id)]
 
@@ -419,7 +423,7 @@ def test_each_end_raises_the_alert_of_its_kind(
     run = running(store)
     if stop:
         store.internal.runs.request_stop(run.id, kind=stop)
-    store.internal.runs.end(run, status)
+    store.internal.runs.record_end(run, status)
     assert list_alerts(store) == ([(kind, run.id)] if kind else [])
 
 
@@ -454,7 +458,7 @@ def test_attention_raises_one_alert_for_each_change(store: Corral, clock: Manual
 @pytest.mark.usefixtures("alerts")
 def test_ended_run_needs_no_attention(store: Corral) -> None:
     run = running(store)
-    store.internal.runs.end(run, ExitStatus(signal=15, finished_work=True))
+    store.internal.runs.record_end(run, ExitStatus(signal=15, finished_work=True))
     with unchanged(store), pytest.raises(Held):
         store.internal.runs.set_attention(run, Attention.STUCK)
 

@@ -238,7 +238,7 @@ def test_end_of_a_run_frees_a_slot_for_its_project(
     active = [running(store, project_id=first_project), running(store, project_id=second_project)]
     for project in (first_project, second_project):
         queued(store, project_id=project)
-    store.internal.runs.end(active[1], ExitStatus(exit_code=0))
+    store.internal.runs.record_end(active[1], ExitStatus(exit_code=0))
     next_run = next_queued(store, host=ELSEWHERE)
     assert next_run is not None
     assert next_run.project_id == second_project
@@ -268,7 +268,7 @@ def test_max_concurrent_limits_the_active_runs(store: Corral) -> None:
     assert "runs.max_concurrent" in caught.value.message
     store.internal.runs.request_stop(started.id)
     assert read(store, dispatch.count_free_slots) == 0, "a stopping run uses its slot"
-    store.internal.runs.end(started, ExitStatus(signal=15))
+    store.internal.runs.record_end(started, ExitStatus(signal=15))
     assert store.internal.runs.acquire(third_run.id, held(3)).state is RunState.STARTING
 
 

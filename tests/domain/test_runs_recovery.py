@@ -116,7 +116,7 @@ def test_output_is_left_to_a_live_supervisor(
     holder = held(
         1, supervisor_pid=supervisor.pid, supervisor_token=supervisor.start_token, **fields
     )
-    store.internal.runs.end(
+    store.internal.runs.record_end(
         store.internal.runs.launch(store.internal.runs.acquire(id, holder)), ExitStatus(exit_code=0)
     )
     assert list_recovered(store) == []
@@ -417,7 +417,7 @@ def test_supervisor_racing_with_a_recovery_wins_or_gets_an_error(
         clock.advance(HOUR)
         racer, _ = race(
             [
-                lambda run=run: store.internal.runs.end(run, ExitStatus(exit_code=0)),
+                lambda run=run: store.internal.runs.record_end(run, ExitStatus(exit_code=0)),
                 store.runs.recover,
             ]
         )
@@ -445,7 +445,7 @@ def test_recovery_cleans_up_all_ended_runs_in_batches(
         run = store.internal.runs.launch(
             store.internal.runs.acquire(queued(store).id, here),
         )
-        runs.append(store.internal.runs.end(run, ExitStatus(exit_code=0)))
+        runs.append(store.internal.runs.record_end(run, ExitStatus(exit_code=0)))
     assert list_recovered(store) == []
     states = {store.outputs.get(run.id).state for run in runs}
     assert states == {OutputState.LOST}

@@ -157,7 +157,7 @@ def test_writes_about_the_last_attempt_are_rejected(store: Corral) -> None:
         first_attempt, held(1, pid=77, start_token="7"), ExitStatus(signal=11), quick_failures=1
     )
     with raises_without_change(store, Held):
-        store.internal.runs.end(first_attempt, ExitStatus(signal=11))
+        store.internal.runs.record_end(first_attempt, ExitStatus(signal=11))
     with raises_without_change(store, Held):
         store.internal.runs.end_orphaned(first_attempt, verb="crash", reason="gone")
 
@@ -223,7 +223,9 @@ def test_every_write_of_a_replaced_supervisor_is_rejected(
             replaced, held(), ExitStatus(exit_code=1), quick_failures=1
         ),
         "park": lambda: store.internal.runs.park(replaced, until=clock.now() + 1, reason="quota"),
-        "end": lambda: store.internal.runs.end(replaced, ExitStatus(exit_code=0), output_bytes=5),
+        "end": lambda: store.internal.runs.record_end(
+            replaced, ExitStatus(exit_code=0), output_bytes=5
+        ),
         "take_over": lambda: store.internal.runs.take_over(
             replaced, owner="supervisor:1", supervisor_pid=1, supervisor_token="1"
         ),
@@ -252,11 +254,11 @@ def test_supervisor_of_a_requeued_and_restarted_run_is_rejected(
     assert (result.state, result.reason) == ("queued", "lease expired")
     acquired = store.internal.runs.acquire(replaced.id, held(2, host=ELSEWHERE))
     with raises_without_change(store, Held):
-        store.internal.runs.end(replaced, ExitStatus(exit_code=0))
+        store.internal.runs.record_end(replaced, ExitStatus(exit_code=0))
     with raises_without_change(store, Held):
         store.internal.runs.heartbeat(replaced, output_bytes=1)
     assert (
-        store.internal.runs.end(
+        store.internal.runs.record_end(
             store.internal.runs.launch(acquired), ExitStatus(exit_code=4)
         ).exit_code
         == 4
@@ -345,7 +347,7 @@ def test_late_report_of_a_replaced_supervisor_is_rejected(store: Corral, operati
     assert store.runs.samples(run.id) == []
     assert store.runs.get_launch(run.id).environment == {}
     LATE_WRITES[operation](store, taken_over)
-    store.internal.runs.end(taken_over, ExitStatus(exit_code=0))
+    store.internal.runs.record_end(taken_over, ExitStatus(exit_code=0))
     with pytest.raises(Held):
         LATE_WRITES[operation](store, taken_over)
 
@@ -370,7 +372,7 @@ def test_parked_run_continues_as_the_same_run_when_due(store: Corral, clock: Man
     assert (acquired.attempts, acquired.attention, acquired.reason) == (2, None, None)
     assert acquired.started_at == run.started_at
     with raises_without_change(store, Held):
-        store.internal.runs.end(run, ExitStatus(exit_code=1))
+        store.internal.runs.record_end(run, ExitStatus(exit_code=1))
 
 
 def test_quota_reset_in_the_past_means_now(store: Corral, clock: ManualClock) -> None:
@@ -404,7 +406,7 @@ def test_run_never_ends_before_its_start_when_the_clock_jumps_back(
     clock.advance(-HOUR)
     renewed = store.internal.runs.heartbeat(run, output_bytes=1)
     assert renewed.lease_until == clock.now() + LEASE_MS
-    ended_run = store.internal.runs.end(run, ExitStatus(exit_code=0))
+    ended_run = store.internal.runs.record_end(run, ExitStatus(exit_code=0))
     assert ended_run.started_at is not None
     assert ended_run.ended_at is not None
     assert ended_run.ended_at >= ended_run.started_at

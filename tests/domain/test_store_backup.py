@@ -529,7 +529,7 @@ def test_backup_without_a_live_run_is_rejected(store: Corral, tmp_path: Path) ->
     assert caught.value.details["runs"] == [unknown_run.id]
     assert [run.id for run in store.runs.list(live=True).items] == [unknown_run.id, known_run.id]
     assert not list(tmp_path.glob("*.before-restore*"))
-    store.internal.runs.end(unknown_run, ExitStatus(exit_code=0))
+    store.internal.runs.record_end(unknown_run, ExitStatus(exit_code=0))
     store.db.restore(backup)
     assert [run.id for run in store.runs.list().items] == [known_run.id]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from corral import config
 from corral.adapters import worktrees
 from corral.api import Corral
-from corral.services.tasks.autostart import worktrees_folder
 from tests.support.git_repositories import commit, git, new_repository, write
 
 
@@ -21,7 +21,7 @@ def create_tasks(store: Corral, repository: Path, *keys: str) -> tuple[str, dict
     project = store.projects.register(repository).id
     folders = {}
     for task in store.tasks.declare(project, [{"key": key} for key in keys]):
-        folder = worktrees_folder() / project / task.id
+        folder = config.worktrees_folder() / project / task.id
         branch = worktrees.make_branch_name(task.key, task.id)
         worktrees.create(str(repository), str(folder), branch, own_branch=True)
         folders[task.key] = folder
@@ -73,7 +73,7 @@ def test_only_worktrees_of_ended_and_merged_tasks_are_removed(
 
 def test_worktrees_unknown_to_git_or_the_store_are_listed(store: Corral, repository: Path) -> None:
     project, _ = create_tasks(store, repository, "A")
-    root = worktrees_folder() / project
+    root = config.worktrees_folder() / project
     write(root / "foreign", {"file": "x"})
     worktrees.create(str(repository), str(root / "tsk_unknown"), "corral/unknown")
     results = {result.task_id: (result.key, result.action) for result in store.tasks.clean(project)}

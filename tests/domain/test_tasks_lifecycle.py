@@ -232,7 +232,7 @@ def test_run_that_ends_without_submit_releases_its_tasks(
     claim(store, project, key="A", run=run.id)
     submitted = claim(store, project, key="B", run=run.id)
     store.tasks.submit(submitted, "done")
-    ended = store.internal.runs.end(run, status)
+    ended = store.internal.runs.record_end(run, status)
     for _ in range(2):
         store.internal.runs.clean_up(ended)
     assert board(store, project) == {"A": "ready", "B": "submitted"}

@@ -101,14 +101,14 @@ def test_run_turns_and_tools_form_one_trace(
         session, "tool", "secret words", tool_name="Bash", tool_call_id="c1", run=run.id
     )
     child = running(store, supervisor=2, parent_id=run.id)
-    store.internal.runs.end(child, ExitStatus(exit_code=3))
+    store.internal.runs.record_end(child, ExitStatus(exit_code=3))
     store.charges.add(
         UsageFact(input=100, output=7, model="claude-x", cost_micros=1_500_000),
         run_id=run.id,
         provider="claude",
     )
     clock.advance(1_000)
-    store.internal.runs.end(run, ExitStatus(exit_code=0))
+    store.internal.runs.record_end(run, ExitStatus(exit_code=0))
     wait_for_feed(store)
     assert loop.run_once(store) == 3
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.adapters.output.reader import OutputReader
+from corral.adapters.output.reader import OutputFiles
 from corral.adapters.output.seal import remove_plain, seal
 from corral.adapters.process import host
 from corral.kernel import open_files
@@ -70,8 +70,8 @@ def test_file_size_limit_while_sealing_leaves_the_output_unchanged(
 def test_deleted_plain_file_is_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "output"
     path.write_bytes(b"one line\n" * 100_000)
-    output = OutputReader(tmp_path)
-    follower = output.follow(over=lambda: False, wait=lambda seconds: pytest.fail("waits"))
+    output = OutputFiles(tmp_path)
+    follower = output.follow(is_finished=lambda: False, wait=lambda seconds: pytest.fail("waits"))
     first = next(follower)
     path.unlink()
     assert len(first.text) + sum(len(piece.text) for piece in follower) == 900_000
@@ -83,7 +83,7 @@ def test_deleted_plain_file_is_read_to_its_end(tmp_path: Path) -> None:
 def test_deleted_sealed_file_is_read_to_its_end(tmp_path: Path) -> None:
     (tmp_path / "output").write_bytes(b"one line\n" * 100_000)
     remove_plain(tmp_path, seal(tmp_path))
-    output = OutputReader(tmp_path)
+    output = OutputFiles(tmp_path)
     assert output.lines(5, 1) == [b"one line"]
     (tmp_path / "output.zst").unlink()
     assert output.lines(99_999, 2) == [b"one line"]
@@ -167,6 +167,6 @@ def test_output_that_cannot_be_opened_is_not_reported_as_removed(
     with pytest.raises(Refused, check=because("not_sealed")):
         seal(tmp_path)
     with pytest.raises(OSError, match="is a Corral store"):
-        OutputReader(tmp_path).exists()
+        OutputFiles(tmp_path).exists()
     monkeypatch.undo()
     assert seal(tmp_path).bytes == len("some output")

@@ -257,7 +257,7 @@ def test_full_disk_leaves_a_consistent_race(
     (repository / "large").write_bytes(os.urandom(200_000))
     git(repository, "add", "-A")
     git(repository, "commit", "-qm", "large")
-    monkeypatch.setattr("corral.services.races.rounds.races_folder", lambda: small_disk / "races")
+    monkeypatch.setattr("corral.config.races_folder", lambda: small_disk / "races")
     fill(small_disk / "ballast")
     race = live_store.races.start("Do it", agents="ada", project=str(repository))
     assert (race.latest.state, states(race)) == ("failed", ["failed"])

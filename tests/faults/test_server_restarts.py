@@ -15,7 +15,7 @@ from corral.db import postgres_pool
 from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import StoreUnavailable
 from corral.supervisor.lease import LEASE_LOST, RunLease
-from corral.supervisor.usage import UsageMeter
+from corral.supervisor.resource_usage import ResourceMeter
 from tests.support.home import wait_until
 from tests.support.invariants import check_store
 from tests.support.listeners import HOUR as HOUR_IN_SECONDS
@@ -215,15 +215,15 @@ def test_supervisor_waits_for_a_server_no_longer_than_its_heartbeat(
     monkeypatch.setattr(corral.supervisor.lease, "LEASE_MS", 3_000)
     with corral.open(own_url) as store:
         lease = RunLease(store, running(store), is_pinned=False)
-        lease.renew(None, 0, UsageMeter())
+        lease.renew(None, 0, ResourceMeter())
         assert lease.is_store_reachable
         own_server.stop()  # between two heartbeats
 
         def write_until_lease_is_lost() -> None:
-            lease.record_usage(ProcessUsage(cpu_ms=1, memory_bytes=1, processes=1))
+            lease.record_resource_sample(ProcessUsage(cpu_ms=1, memory_bytes=1, processes=1))
             lease.log("info", "running")
             while lease.stop_reason is None:
-                lease.renew(None, 0, UsageMeter())
+                lease.renew(None, 0, ResourceMeter())
 
         Racer(write_until_lease_is_lost).result()
         assert lease.stop_reason == LEASE_LOST

@@ -398,7 +398,7 @@ def test_external_paths_to_the_store_are_not_opened(file: Path) -> None:
                 read_stored_file(StoredFile(name, str(file.with_name(name)), 1))
             with pytest.raises(Invalid):
                 attachments.read_attachment(
-                    name, [str(file.parent)], max_bytes=1_000_000, never=never
+                    name, [str(file.parent)], max_bytes=1_000_000, forbidden_folder=never
                 )
         assert count_held_locks(file) == before
     os.close(open_regular_file(file))

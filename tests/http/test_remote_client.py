@@ -177,7 +177,7 @@ def test_run_and_its_output(either: Corral, store: Corral) -> None:
     assert result.state is RunState.RUNNING
     output = either.outputs.open(run.id)
     assert output.lines(1, 1) == [b"two"]
-    store.internal.runs.end(run, ExitStatus(exit_code=0))
+    store.internal.runs.record_end(run, ExitStatus(exit_code=0))
     assert either.runs.wait(run.id, timeout_ms=5_000).state is RunState.COMPLETED
     text = b"".join(piece.text for piece in either.outputs.follow(run.id))
     assert text == expected

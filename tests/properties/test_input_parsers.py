@@ -69,7 +69,7 @@ STREAMS = {
 @given(data=st.data())
 @few
 def test_malformed_provider_stream_never_raises(name: str, data: Any) -> None:
-    parser = registry.get_provider(name).parser(ManualClock(NOW))
+    parser = registry.get_provider(name).create_parser(ManualClock(NOW))
     for line in data.draw(st.lists(mutated(*STREAMS[name]), max_size=4)):
         json.dumps([repr(fact) for fact in parser.feed(encode_json(line) + b"\n")])
     parser.feed(data.draw(st.binary(max_size=50)))
@@ -88,8 +88,8 @@ def test_malformed_transcript_never_raises(
     lines = data.draw(st.lists(mutated(*map(json.loads, recorded)), max_size=4))
     file = tmp_path_factory.getbasetemp() / f"{name}-{os.getpid()}.jsonl"
     file.write_bytes(b"\n".join([recorded[0], *map(encode_json, lines)]) + b"\n")
-    module.head(file)
-    list(module.read(file))
+    module.read_head(file)
+    list(module.iter_items(file))
 
 
 @given(mutated({"tool_input": {"file_path": "a"}, "cwd": "/", "hook_event_name": "PreToolUse"}))

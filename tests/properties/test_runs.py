@@ -256,7 +256,7 @@ class RunsMachine(StoreMachine):
         entry = self.entries[claim.run.id]
 
         def call() -> Run:
-            return self.store.internal.runs.end(claim.run, how)
+            return self.store.internal.runs.record_end(claim.run, how)
 
         if not entry.is_live:
             run = call()

@@ -70,8 +70,8 @@ class Agent:
         self.program = result
         self.provider: Provider = registry.get_provider(name)
 
-    def start(self, ask: LaunchRequest) -> LaunchCommand:
-        return self.provider.start(ask, self.program)
+    def build_command(self, ask: LaunchRequest) -> LaunchCommand:
+        return self.provider.build_command(ask, self.program)
 
 
 @pytest.fixture

@@ -153,7 +153,7 @@ class Machine:
             out, err = process.communicate((start.stdin or "").encode(), timeout=seconds)
         finally:
             end(process)
-        return Outcome(read(provider.parser(), out), process.returncode, out, err)
+        return Outcome(read(provider.create_parser(), out), process.returncode, out, err)
 
     def used(self) -> tuple[int, int, int, int]:
         """Return the stub's usage over all requests: input, output, from and to the cache."""

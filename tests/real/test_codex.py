@@ -19,12 +19,14 @@ def shell_step(command: str, **fields: object) -> dict[str, object]:
 
 
 def test_version_is_detected(codex: Agent) -> None:
-    assert codex.provider.version(codex.program)
+    assert codex.provider.probe_version(codex.program)
 
 
 def test_prompt_tool_call_and_usage(codex: Agent, machine: Machine) -> None:
     prompt = steps(shell_step("echo hi > a.txt", text="I write it.", usage=USAGE), {"text": "done"})
-    result = machine.run(codex.provider, codex.start(LaunchRequest(prompt, approvals=("all",))))
+    result = machine.run(
+        codex.provider, codex.build_command(LaunchRequest(prompt, approvals=("all",)))
+    )
     assert result.code == 0, result
     assert (machine.work / "a.txt").read_text() == "hi\n"
     assert [turn.role for turn in result.of(TurnFact)] == [
@@ -39,30 +41,31 @@ def test_prompt_tool_call_and_usage(codex: Agent, machine: Machine) -> None:
 
 def test_only_allowed_tools_run(codex: Agent, machine: Machine) -> None:
     prompt = steps(shell_step("touch b.txt"), {"text": "ok"})
-    result = machine.run(codex.provider, codex.start(LaunchRequest(prompt)))
+    result = machine.run(codex.provider, codex.build_command(LaunchRequest(prompt)))
     assert result.code == 0, result
     assert not (machine.work / "b.txt").exists()
 
 
 def test_resumed_thread_continues_and_adds_up_usage(codex: Agent, machine: Machine) -> None:
     first = machine.run(
-        codex.provider, codex.start(LaunchRequest(steps({"text": "one", "usage": USAGE})))
+        codex.provider, codex.build_command(LaunchRequest(steps({"text": "one", "usage": USAGE})))
     )
     thread = first.of(SessionFact)[0].id
-    resume = codex.start(LaunchRequest(steps({"text": "two"}), session=thread, resume=True))
+    resume = codex.build_command(LaunchRequest(steps({"text": "two"}), session=thread, resume=True))
     second = machine.run(codex.provider, resume)
     assert second.code == 0, second
     assert second.of(SessionFact)[0].id == thread
     (used,) = second.of(UsageFact)
     assert used.counter == first.of(UsageFact)[0].counter
     assert total([used], cached_in_input=True) == machine.used()
-    latest = machine.run(codex.provider, codex.start(LaunchRequest(None, latest=True)))
+    latest = machine.run(codex.provider, codex.build_command(LaunchRequest(None, latest=True)))
     assert latest.of(SessionFact)[0].id == thread, latest
 
 
 def test_unknown_thread_exits_with_1(codex: Agent, machine: Machine) -> None:
     result = machine.run(
-        codex.provider, codex.start(LaunchRequest("x", session=str(uuid.uuid4()), resume=True))
+        codex.provider,
+        codex.build_command(LaunchRequest("x", session=str(uuid.uuid4()), resume=True)),
     )
     assert result.code == 1
     assert b"no rollout found" in result.err
@@ -72,7 +75,7 @@ def test_killed_agent_continues_where_it_was(codex: Agent, machine: Machine) -> 
     prompt = steps(
         shell_step("echo 1", text="first", usage=USAGE), {"text": "unreachable", "hang": 60}
     )
-    start = codex.start(LaunchRequest(prompt, approvals=("all",)))
+    start = codex.build_command(LaunchRequest(prompt, approvals=("all",)))
     process = machine.popen(start)
     try:
         assert process.stdin
@@ -89,11 +92,11 @@ def test_killed_agent_continues_where_it_was(codex: Agent, machine: Machine) -> 
         assert process.wait() == -signal.SIGKILL
     finally:
         end(process)
-    facts = read(codex.provider.parser(), out)
+    facts = read(codex.provider.create_parser(), out)
     (named,) = [fact for fact in facts if isinstance(fact, SessionFact)]
     assert not [fact for fact in facts if isinstance(fact, UsageFact | ResultFact)]
     result = machine.run(
-        codex.provider, codex.start(LaunchRequest(None, session=named.id, resume=True))
+        codex.provider, codex.build_command(LaunchRequest(None, session=named.id, resume=True))
     )
     assert result.code == 0, result
     assert result.of(SessionFact)[0].id == named.id
@@ -108,7 +111,7 @@ def test_rate_limit_has_its_reset_time(codex: Agent, machine: Machine) -> None:
     error = {"type": "usage_limit_reached", "message": "limit", "resets_at": reset}
     error["plan_type"] = "plus"
     prompt = steps({"error": 429, "times": 99, "body": {"error": error}})
-    result = machine.run(codex.provider, codex.start(LaunchRequest(prompt)))
+    result = machine.run(codex.provider, codex.build_command(LaunchRequest(prompt)))
     assert result.code == 1
     (limit,) = result.of(LimitFact)
     assert limit.reset_at is not None
@@ -117,14 +120,14 @@ def test_rate_limit_has_its_reset_time(codex: Agent, machine: Machine) -> None:
 
 def test_too_many_requests_is_a_limit(codex: Agent, machine: Machine) -> None:
     result = machine.run(
-        codex.provider, codex.start(LaunchRequest(steps({"error": 429, "times": 99})))
+        codex.provider, codex.build_command(LaunchRequest(steps({"error": 429, "times": 99})))
     )
     assert len(result.of(LimitFact)) == 1
 
 
 def test_prompt_of_a_megabyte_arrives_whole(codex: Agent, machine: Machine) -> None:
     prompt = "x" * 1_000_000 + "the end"
-    result = machine.run(codex.provider, codex.start(LaunchRequest(prompt)))
+    result = machine.run(codex.provider, codex.build_command(LaunchRequest(prompt)))
     assert any(prompt in str(entry["body"]) for entry in machine.stub.seen if "body" in entry), (
         result
     )
@@ -134,7 +137,7 @@ def test_instructions_and_model_reach_the_model(codex: Agent, machine: Machine) 
     ask = LaunchRequest(
         steps({"text": "ok"}), instructions='Be "--brief".\nAlways.', model="stub-2"
     )
-    assert machine.run(codex.provider, codex.start(ask)).code == 0
+    assert machine.run(codex.provider, codex.build_command(ask)).code == 0
     body = next(entry["body"] for entry in machine.stub.seen if "body" in entry)
     assert body["model"] == "stub-2"
     assert 'Be "--brief".\\nAlways.' in str(body["input"])
@@ -142,13 +145,15 @@ def test_instructions_and_model_reach_the_model(codex: Agent, machine: Machine) 
 
 def test_transcript_matches_the_stream(codex: Agent, machine: Machine) -> None:
     prompt = steps(shell_step("echo 1", text="I run.", usage=USAGE), {"text": "done"})
-    completed = machine.run(codex.provider, codex.start(LaunchRequest(prompt, approvals=("all",))))
-    (file,) = codex.provider.transcripts(machine.home)
-    assert codex.provider.transcript(machine.home, completed.of(SessionFact)[0].id) == file
-    result = transcripts.head(file)
+    completed = machine.run(
+        codex.provider, codex.build_command(LaunchRequest(prompt, approvals=("all",)))
+    )
+    (file,) = codex.provider.iter_transcripts(machine.home)
+    assert codex.provider.find_transcript(machine.home, completed.of(SessionFact)[0].id) == file
+    result = transcripts.read_head(file)
     assert result is not None
     assert (result.session, result.cwd) == (completed.of(SessionFact)[0].id, str(machine.work))
-    items = list(transcripts.read(file))
+    items = list(transcripts.iter_items(file))
     used = [item.fact for item in items if isinstance(item.fact, UsageFact)]
     assert total(used[-1:], cached_in_input=True) == machine.used()
     assert used[-1].counter == completed.of(UsageFact)[0].counter

@@ -156,7 +156,7 @@ def test_stop_ends_a_codex_run_while_another_codex_is_open(home: RealHome) -> No
     """The codex outside Corral starts the server that codex shares between its terminals."""
     home.install("codex")
     codex = registry.get_provider("codex")
-    start = codex.start(LaunchRequest(None, interactive=True), program("codex"))
+    start = codex.build_command(LaunchRequest(None, interactive=True), program("codex"))
     assert "--no-daemon" in start.args
     shared = LaunchCommand([argument for argument in start.args if argument != "--no-daemon"])
     assert codex.screen

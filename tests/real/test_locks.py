@@ -37,7 +37,9 @@ def test_claude_edit_of_a_locked_file_is_rejected_and_another_recorded(
         return {"tool": "Write", "args": {"file_path": f"{machine.work}/{name}", "content": "hi"}}
 
     prompt = steps(write("held.txt"), write("free.txt"), {"text": "done"})
-    result = machine.run(claude.provider, claude.start(LaunchRequest(prompt, approvals=("edit",))))
+    result = machine.run(
+        claude.provider, claude.build_command(LaunchRequest(prompt, approvals=("edit",)))
+    )
     assert result.code == 0, result
     assert not (machine.work / "held.txt").exists()
     assert (machine.work / "free.txt").read_text() == "hi"
@@ -64,7 +66,7 @@ def test_codex_patch_is_rejected_once_its_hooks_are_trusted(
         return {"tool": "exec_command", "args": {"cmd": f"apply_patch <<'EOF'\n{text}\nEOF"}}
 
     prompt = steps(patch("held.txt"), patch("free.txt"), {"text": "done"})
-    start = codex.start(LaunchRequest(prompt, approvals=("all",), hooks=by_option))
+    start = codex.build_command(LaunchRequest(prompt, approvals=("all",), hooks=by_option))
     index = start.args.index("exec") + 1
     trusted = ["--dangerously-bypass-hook-trust", "--skip-git-repo-check"]
     trusted = [argument for argument in trusted if argument not in start.args]
@@ -85,7 +87,7 @@ def test_claude_respects_locks_by_hooks_passed_at_its_start(
     ask = LaunchRequest(
         steps(write("held.txt"), write("free.txt"), {"text": "done"}), approvals=("edit",)
     )
-    result = machine.run(claude.provider, claude.start(replace(ask, hooks=True)))
+    result = machine.run(claude.provider, claude.build_command(replace(ask, hooks=True)))
     assert result.code == 0, result
     assert not (machine.work / "held.txt").exists()
     assert (machine.work / "free.txt").read_text() == "hi"

@@ -35,7 +35,7 @@ def test_prompt_tool_call_and_resume(agent: Agent, machine: Machine) -> None:
     chosen = None if name == "opencode" else str(uuid.uuid4())
     prompt = steps(write_step(agent, machine), {"text": "done", "usage": {"input": 5, "output": 6}})
     ask = LaunchRequest(prompt, session=chosen, model=model, approvals=("all",))
-    result = machine.run(agent.provider, agent.start(ask))
+    result = machine.run(agent.provider, agent.build_command(ask))
     assert result.code == 0, result
     assert (machine.work / "a.txt").read_text() == "hi"
     session = result.of(SessionFact)[0].id
@@ -49,7 +49,7 @@ def test_prompt_tool_call_and_resume(agent: Agent, machine: Machine) -> None:
     resume = LaunchRequest(
         steps({"text": "two"}), session=session, resume=True, model=model, approvals=("trust",)
     )
-    second = machine.run(agent.provider, agent.start(resume))
+    second = machine.run(agent.provider, agent.build_command(resume))
     assert second.code == 0, second
     assert second.of(SessionFact)[0].id == session
     assert second.of(TurnFact)[-1].content == "two"
@@ -59,7 +59,8 @@ def test_without_approval_nothing_is_written(agent: Agent, machine: Machine) -> 
     model = MODELS.get(agent.provider.name)
     prompt = steps(write_step(agent, machine), {"text": "done"})
     result = machine.run(
-        agent.provider, agent.start(LaunchRequest(prompt, model=model, approvals=("trust",)))
+        agent.provider,
+        agent.build_command(LaunchRequest(prompt, model=model, approvals=("trust",))),
     )
     if agent.provider.name == "opencode":
         pytest.skip("opencode allows edits by its own default; a denial is its own test")
@@ -71,7 +72,7 @@ def test_approved_edit_is_made(agent: Agent, machine: Machine) -> None:
     prompt = steps(write_step(agent, machine), {"text": "done"})
     allowed = ("edit", "trust")
     result = machine.run(
-        agent.provider, agent.start(LaunchRequest(prompt, model=model, approvals=allowed))
+        agent.provider, agent.build_command(LaunchRequest(prompt, model=model, approvals=allowed))
     )
     assert (machine.work / "a.txt").exists(), result
 
@@ -82,7 +83,7 @@ def test_denied_tool_is_not_used(agent: Agent, machine: Machine) -> None:
     tool = {"opencode": "edit", "qwen": "write_file", "copilot": "write"}[agent.provider.name]
     prompt = steps(write_step(agent, machine), {"text": "done"})
     machine.run(
-        agent.provider, agent.start(LaunchRequest(prompt, approvals=("all",), deny=(tool,)))
+        agent.provider, agent.build_command(LaunchRequest(prompt, approvals=("all",), deny=(tool,)))
     )
     assert not (machine.work / "a.txt").exists()
 
@@ -91,7 +92,7 @@ def test_error_of_the_server_is_a_failure(agent: Agent, machine: Machine) -> Non
     model = MODELS.get(agent.provider.name)
     result = machine.run(
         agent.provider,
-        agent.start(
+        agent.build_command(
             LaunchRequest(steps({"error": 400, "times": 99}), model=model, approvals=("trust",))
         ),
     )

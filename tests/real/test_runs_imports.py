@@ -12,7 +12,7 @@ def run_cli(home: RealHome, kind: AgentKind, *items: dict[str, object]) -> None:
     provider = registry.get_provider(kind.name)
     approvals = ("all",) if kind.name == "codex" else ("edit", "run")
     ask = LaunchRequest(steps(*items), approvals=approvals)
-    result = home.machine.run(provider, provider.start(ask, program(kind.name)))
+    result = home.machine.run(provider, provider.build_command(ask, program(kind.name)))
     assert result.code == 0, result
 
 

@@ -8,8 +8,8 @@ import pytest
 from corral.domain.runs.model import Attention, Run, RunMode, RunState
 from tests.real.home import SECONDS, AgentKind, RealHome, wait_until
 from tests.real.machine import steps
-from tests.support.home import Screen
 from tests.support.home import wait_until as soon
+from tests.support.screen import Screen
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def test_claude_asks_and_only_the_allowed_class_is_answered(
     )
     ask = LaunchRequest(prompt, interactive=True, extra=("--permission-mode", "manual"))
     assert claude.provider.screen
-    terminal = Terminal(claude.start(ask), machine, claude.provider.screen, {"edit"})
+    terminal = Terminal(claude.build_command(ask), machine, claude.provider.screen, {"edit"})
     try:
         reading = terminal.wait_until("needs_input")
         assert (reading.kind, reading.answer) == ("run", None)
@@ -106,7 +106,7 @@ def test_claude_works_gets_ready_and_quits(claude: Agent, machine: Machine) -> N
     prompt = steps({"text": "a longer answer that takes its time", "hang": 3})
     assert claude.provider.screen
     terminal = Terminal(
-        claude.start(LaunchRequest(prompt, interactive=True)),
+        claude.build_command(LaunchRequest(prompt, interactive=True)),
         machine,
         claude.provider.screen,
         set(),
@@ -135,7 +135,7 @@ def test_codex_asks_and_is_answered(codex: Agent, machine: Machine) -> None:
     }
     prompt = steps({"text": "1. Yes\n2. No", "tool": "exec_command", "args": call}, {"text": "ok"})
     assert codex.provider.screen
-    start = codex.start(LaunchRequest(prompt, interactive=True))
+    start = codex.build_command(LaunchRequest(prompt, interactive=True))
     terminal = Terminal(start, machine, codex.provider.screen, {"run"})
     try:
         end = time.monotonic() + 60

@@ -107,7 +107,7 @@ def test_3_run_has_its_duration_and_second_finish_is_idempotent(
     clock.advance(HOUR)
     with unchanged(store):
         assert store.runs.finish(run.id, exit_code=1) == over
-        assert store.internal.runs.end(run, ExitStatus(exit_code=0)) == over
+        assert store.internal.runs.record_end(run, ExitStatus(exit_code=0)) == over
     (stats,) = store.insights.stats(by="provider").items
     assert stats.median_ms == 90 * SECOND
 
@@ -121,7 +121,7 @@ def test_4_exit_code_is_kept_when_the_run_is_reported_lost(
     clock.advance(HOUR)
     with unchanged(store):
         store.runs.lose(run.id)
-        store.internal.runs.end(run, ExitStatus())
+        store.internal.runs.record_end(run, ExitStatus())
         store.runs.recover()
     assert store.runs.get(run.id).exit_code == 3
 

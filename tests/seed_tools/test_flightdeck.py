@@ -69,7 +69,9 @@ def test_4_silence_is_not_success(
         task = store.tasks.claim(project, "ada", run=run.id if exits else None)
         assert task is not None
         if exits and attempt == 0:
-            store.internal.runs.clean_up(store.internal.runs.end(run, ExitStatus(exit_code=0)))
+            store.internal.runs.clean_up(
+                store.internal.runs.record_end(run, ExitStatus(exit_code=0))
+            )
         else:
             clock.advance(DAY)
             store.tasks.release_due()

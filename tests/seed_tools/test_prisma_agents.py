@@ -75,7 +75,7 @@ def test_3_request_for_a_denied_tool_is_refused_and_logged(home: Home) -> None:
     assert over.state is RunState.COMPLETED
     with home.store() as store:
         texts = [turn.content or "" for turn in store.sessions.turns(over.session_id or "").items]
-    assert any("Nobody answered." in text for text in texts), texts
+    assert any("No answer." in text for text in texts), texts
     assert any("denied" in line.lower() for line in home.log(over)), home.log(over)
 
 
@@ -159,10 +159,10 @@ def test_6_run_with_an_expired_lease_is_requeued_or_interrupted(
     if state == "queued":
         store.internal.runs.acquire(silent.id, held(2))
         with raises_without_change(store, Held):
-            store.internal.runs.end(silent, ExitStatus(exit_code=0))
+            store.internal.runs.record_end(silent, ExitStatus(exit_code=0))
     else:
         with unchanged(store):
-            assert store.internal.runs.end(silent, ExitStatus(exit_code=0)).exit_code is None
+            assert store.internal.runs.record_end(silent, ExitStatus(exit_code=0)).exit_code is None
     with raises_without_change(store, Held):
         store.internal.runs.heartbeat(silent, output_bytes=0)
 
@@ -196,7 +196,7 @@ def test_8_usage_and_cost_are_exact_and_unknown_cost_is_null(
     report = UsageFact(model="m", input=1_000, output=500, cache_read=200, cost_micros=10_543)
     charge = store.charges.add(report, run_id=run.id)
     assert charge is not None
-    store.internal.runs.end(run, ExitStatus(exit_code=0))
+    store.internal.runs.record_end(run, ExitStatus(exit_code=0))
     (stored,) = store.charges.list(run=run.id).items
     assert (stored.input, stored.output, stored.cache_read, stored.cost_micros) == (
         1_000,
@@ -207,7 +207,7 @@ def test_8_usage_and_cost_are_exact_and_unknown_cost_is_null(
     assert store.charges.total(f"run:{run.id}").cost_micros == 10_543
     other = running(store)
     store.charges.add(UsageFact(model="unknown-model", input=1_000), run_id=other.id)
-    over = store.internal.runs.end(other, ExitStatus(exit_code=0))
+    over = store.internal.runs.record_end(other, ExitStatus(exit_code=0))
     assert (over.cost_micros, store.charges.total(f"run:{other.id}").cost_micros) == (None, None)
 
 
@@ -241,7 +241,7 @@ def test_9_run_that_succeeds_while_stopping_is_cancelled(
     for how in (ExitStatus(exit_code=0), ExitStatus(exit_code=0, finished_work=True)):
         run = running(store)
         store.internal.runs.request_stop(run.id)
-        assert store.internal.runs.end(run, how).state is RunState.CANCELLED
+        assert store.internal.runs.record_end(run, how).state is RunState.CANCELLED
 
 
 # -- 10: copies --------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_10_backup_restores_runs_with_all_their_data(
     before = contents(store)
     store.db.backup(tmp_path / "copy")
     store.runs.delete(over.id)
-    store.internal.runs.end(live, ExitStatus(exit_code=0))
+    store.internal.runs.record_end(live, ExitStatus(exit_code=0))
     store.db.restore(tmp_path / "copy")
     after = contents(store)
     for table in ("launches", "resource_samples", "budget_reservations", "outputs"):
@@ -268,6 +268,6 @@ def test_10_backup_restores_runs_with_all_their_data(
         store.internal.runs.heartbeat(live, output_bytes=0)
     assert rows(store, "SELECT count(*) FROM runs") == [(3,)]
     assert (
-        store.internal.runs.end(store.runs.get(live.id), ExitStatus(exit_code=0)).state
+        store.internal.runs.record_end(store.runs.get(live.id), ExitStatus(exit_code=0)).state
         is RunState.COMPLETED
     )

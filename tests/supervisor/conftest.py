@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.home import Home, Screen
+from tests.support.home import Home
+from tests.support.screen import Screen
 
 
 @pytest.fixture

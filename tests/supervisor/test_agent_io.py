@@ -38,7 +38,7 @@ def test_records_are_buffered_in_order_while_the_store_is_unavailable(
             return append(*args, **kwargs)
 
         monkeypatch.setitem(vars(store.sessions), "append", append_if_available)
-        recorder = Recorder(store, run, agent_io, lambda *line: None)
+        recorder = Recorder(store, run, agent_io.status, lambda *line: None)
         recorder.record(
             [TurnFact("assistant", "one"), TurnFact("assistant", "two"), ResultFact(True)]
         )
@@ -46,8 +46,8 @@ def test_records_are_buffered_in_order_while_the_store_is_unavailable(
         assert (recorder.has_pending, attempts) == (True, 1), (
             "one attempt for all facts, because of the back-off"
         )
-        assert agent_io.result is not None, "the supervisor sees the result at once"
-        assert agent_io.quota_limit is not None
+        assert agent_io.status.result is not None, "the supervisor sees the result at once"
+        assert agent_io.status.quota_limit is not None
         recorder.record([TurnFact("assistant", str(number)) for number in range(MAX_PENDING_FACTS)])
         assert recorder.is_behind
         unavailable = False
@@ -70,7 +70,7 @@ def test_charge_is_recorded_once_when_the_store_fails_after_the_commit(
             return update_details(*args, **kwargs)
 
         monkeypatch.setitem(vars(store.internal.runs), "update_details", update_or_fail)
-        recorder = Recorder(store, run, AgentIO(), lambda *line: None)
+        recorder = Recorder(store, run, AgentIO().status, lambda *line: None)
         recorder.record([UsageFact("m", output=100, cost_micros=5)])
         assert recorder.has_pending
         recorder.finish()
@@ -92,7 +92,7 @@ def test_turns_wait_until_the_session_of_their_cli_is_linked(
         return open_session(*args, **kwargs)
 
     monkeypatch.setitem(vars(store.sessions), "open", open_or_fail)
-    recorder = Recorder(store, run, AgentIO(), lambda *line: None)
+    recorder = Recorder(store, run, AgentIO().status, lambda *line: None)
     recorder.link(SessionFact("01a1ec0e-4b91"), title="look at it")
     recorder.record([TurnFact("assistant", "one")])
     assert recorder.has_pending

@@ -204,9 +204,7 @@ def test_run_that_is_stopped_while_it_is_parked_ends(home: Home) -> None:
         assert (lease.stop_reason, lease.is_parked) == ("stopped", False)
 
 
-@pytest.mark.parametrize(
-    ("answer", "reply"), [("yes", "Answered: yes"), ("no", "Nobody answered.")]
-)
+@pytest.mark.parametrize(("answer", "reply"), [("yes", "Answered: yes"), ("no", "No answer.")])
 def test_permission_request_can_be_answered_remotely(home: Home, answer: str, reply: str) -> None:
     run = home.start_agent("scripted", "say so; ask May I do it?; say done", "--acp")
     wait_for_input_request(home, run)

@@ -453,7 +453,7 @@ def test_supervisors_leave_no_zombies_and_no_files(home: Home) -> None:
     run = home.start_detached("true")
     ended = home.wait_for_end(run.id)
     home.wait_for_all_processes()
-    assert not (home.folder_of(run) / "line").exists()
+    assert not (home.folder_of(run) / "control.sock").exists()
     assert not (home.folder_of(run) / "supervisor.error").exists()
     assert not {name for name in set(os.listdir("/tmp")) - before if run.id in name}
     assert home.get(run.id).ended_at == ended.ended_at

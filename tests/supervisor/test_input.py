@@ -32,7 +32,7 @@ def test_answering_no_declines(home: Home, answer: str) -> None:
     sent = home.json("send", "--json", run.id, answer)
     assert (sent["how"], sent["option"]) == ("answered", "3. No")
     wait_until(lambda: b"after" in home.output_so_far(run), "the agent continues")
-    assert b"Nobody answered." in home.output_so_far(run)
+    assert b"No answer." in home.output_so_far(run)
     assert b"Answered:" not in home.output_so_far(run)
     wait_until(lambda: home.get(run.id).attention is None, "the dialog is closed")
     assert home.get(run.id).dialog is None
@@ -254,4 +254,4 @@ def test_enter_is_pressed_only_when_the_wanted_option_is_marked(
     interface.send("no")
     interface.advance(1.5)  # the arrow keys had no effect and are pressed again
     assert interface.typed == ["\x1b[B" * 3] * 3
-    assert [outcome["error"] for outcome in interface.outcomes] == ["not_heard"]
+    assert [outcome["error"] for outcome in interface.outcomes] == ["answer_not_accepted"]

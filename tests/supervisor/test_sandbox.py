@@ -449,12 +449,12 @@ def test_sandboxed_agent_cannot_type_into_another_run(
         pytest.skip(f"{kind} is not available: {why}")
     other = home.start_detached("cat", options=("--pty",))
     (short_folder / "run").symlink_to(home.folder_of(other))
-    wait_until((home.folder_of(other) / "line").exists, "the supervisor listens")
+    wait_until((home.folder_of(other) / "control.sock").exists, "the supervisor listens")
     program = f"""
 import socket, struct
 line = socket.socket(socket.AF_UNIX)
 line.settimeout(5)
-line.connect({str(short_folder / "run" / "line")!r})
+line.connect({str(short_folder / "run" / "control.sock")!r})
 body = b'{{"op":"send","text":"touch /escaped","enter":true}}'
 try:
     line.sendall(struct.pack("!cI", b"?", len(body)) + body)

@@ -55,7 +55,7 @@ def test_answer_without_effect_is_retried_and_then_needs_input(
         interface.advance(REPEAT_SECONDS)
     assert interface.typed == [b"\r"] * 3
     assert interface.logged[1:] == ["Answered again, because the screen did not change."] * 2
-    assert interface.screen_io.attention is Attention.NEEDS_INPUT
+    assert interface.screen_io.status.attention is Attention.NEEDS_INPUT
 
 
 def test_accepted_answer_is_typed_once(interface: FakeInterface) -> None:
@@ -65,4 +65,4 @@ def test_accepted_answer_is_typed_once(interface: FakeInterface) -> None:
     for _ in range(4):
         interface.advance(REPEAT_SECONDS)
     assert interface.typed == [b"\r"]
-    assert interface.screen_io.attention is None
+    assert interface.screen_io.status.attention is None

@@ -28,7 +28,7 @@ def run(store: Corral) -> Run:
 
 
 def open_stream(store: Corral, run: Run, path: Path) -> StreamIO:
-    parser = registry.get_provider("claude").parser(store)
+    parser = registry.get_provider("claude").create_parser(store)
     return StreamIO(store, run, parser, path, offset=0, secrets=(), log=lambda *_: None)
 
 

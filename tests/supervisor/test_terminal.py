@@ -13,7 +13,8 @@ import pytest
 
 from corral.adapters import process
 from corral.domain.runs.model import Run, RunMode, RunState
-from tests.support.home import CORRAL, Home, Screen, is_alive, wait_until
+from tests.support.home import CORRAL, Home, is_alive, wait_until
+from tests.support.screen import Screen
 
 OpenScreen = Callable[..., Screen]
 DETACH = b"\x1c"

@@ -36,8 +36,8 @@ def test_repeated_prompt_is_not_recorded() -> None:
     place: Any = SimpleNamespace(
         started_at=0,
         refresh=lambda: None,
-        files=lambda session: [(Path("record"), True)],
-        read=lambda path, offset: items,
+        list_files=lambda session: [(Path("record"), True)],
+        read_items=lambda path, offset: items,
     )
     recorder: Any = FakeRecorder()
     follower = TranscriptFollower(
@@ -79,8 +79,8 @@ def test_repeated_item_is_not_activity() -> None:
     place: Any = SimpleNamespace(
         started_at=0,
         refresh=lambda: None,
-        files=lambda session: [(Path("record"), True)],
-        read=lambda path, offset: [item for item in items if item.offset >= offset],
+        list_files=lambda session: [(Path("record"), True)],
+        read_items=lambda path, offset: [item for item in items if item.offset >= offset],
     )
     recorder: Any = FakeRecorder()
     follower = TranscriptFollower(
@@ -117,9 +117,11 @@ def test_usage_that_the_stream_does_not_report_is_charged_at_the_end(counter: st
         started_at=0,
         refresh=lambda: None,
         close=lambda: None,
-        model=lambda session: None,
-        files=lambda session: [(Path("record"), True)],
-        read=lambda path, offset: [make_item for make_item in items if make_item.offset > offset],
+        find_model=lambda session: None,
+        list_files=lambda session: [(Path("record"), True)],
+        read_items=lambda path, offset: [
+            make_item for make_item in items if make_item.offset > offset
+        ],
     )
     recorder: Any = FakeRecorder()
     follower = TranscriptFollower(
@@ -131,9 +133,9 @@ def test_usage_that_the_stream_does_not_report_is_charged_at_the_end(counter: st
         follower.poll(None)
         return [used.input for used in follower.pending]
 
-    assert follower.model("ses_1") is None
+    assert follower.find_model("ses_1") is None
     assert poll_pending() == [100]
-    assert follower.model("ses_1") == "m", "a report of the stream without a model has a price"
+    assert follower.find_model("ses_1") == "m", "a report of the stream without a model has a price"
     follower.settle(2_000)
     assert poll_pending() == [], "the stream's report charges it"
     items.append(make_item(1_900, 150 if counter else 50))
@@ -151,8 +153,8 @@ def test_model_is_read_from_an_unread_transcript() -> None:
         TranscriptItem(2, TurnFact("assistant", "hi"), 2),
     ]
     reader: Any = SimpleNamespace(
-        find=lambda folder, session: Path("record") if session == "ses_1" else None,
-        read=lambda path, offset: items,
+        find_transcript=lambda folder, session: Path("record") if session == "ses_1" else None,
+        iter_items=lambda path, offset: items,
     )
     place = TranscriptLocator(
         reader,
@@ -166,5 +168,5 @@ def test_model_is_read_from_an_unread_transcript() -> None:
     follower = TranscriptFollower(
         place, recorder, use=TranscriptUse.ESTIMATE, session="ses_1", prompt=None
     )
-    assert follower.model("ses_2") is None
-    assert follower.model("ses_1") == "first"
+    assert follower.find_model("ses_2") is None
+    assert follower.find_model("ses_1") == "first"

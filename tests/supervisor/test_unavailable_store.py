@@ -13,7 +13,7 @@ from corral.domain.runs.model import Run, RunState
 from corral.kernel.errors import StoreUnavailable
 from corral.supervisor import main as supervisor_main
 from corral.supervisor.lease import RunLease
-from corral.supervisor.usage import UsageMeter
+from corral.supervisor.resource_usage import ResourceMeter
 from tests.support.run_factories import queued, starting
 
 
@@ -37,14 +37,14 @@ def test_launch_that_the_store_missed_is_recorded_by_the_next_heartbeat(
     fail_once(monkeypatch, store.internal.runs, "launch")
     lease.mark_launched()
     assert store.runs.get(lease.run.id).state is RunState.STARTING
-    lease.renew(None, 0, UsageMeter())
+    lease.renew(None, 0, ResourceMeter())
     assert store.runs.get(lease.run.id).state is RunState.RUNNING
     assert lease.run.state is RunState.RUNNING
 
 
 def test_heartbeat_before_the_launch_leaves_the_run_starting(store: Corral) -> None:
     lease = RunLease(store, starting(store))
-    lease.renew(None, 0, UsageMeter())
+    lease.renew(None, 0, ResourceMeter())
     assert store.runs.get(lease.run.id).state is RunState.STARTING
 
 
@@ -53,7 +53,7 @@ def test_run_stopped_before_the_launch_is_recorded_has_a_heartbeat_due(store: Co
     store.internal.runs.request_stop(lease.run.id)
     lease.mark_launched()
     assert lease.next_beat <= time.monotonic()
-    lease.renew(None, 0, UsageMeter())
+    lease.renew(None, 0, ResourceMeter())
     assert lease.stop_reason == "stopped"
     assert store.runs.get(lease.run.id).state is RunState.STOPPING
 

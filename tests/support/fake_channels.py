@@ -195,14 +195,14 @@ class Runner:
         """Finish a run successfully with an output."""
         if text is not None and run.session_id is not None:
             self._store.sessions.append(run.session_id, "assistant", text, run=run.id)
-        return self._store.internal.runs.end(run, ExitStatus(exit_code=0))
+        return self._store.internal.runs.record_end(run, ExitStatus(exit_code=0))
 
     def die(self, run: Run) -> Run:
         """Crash a run."""
-        return self._store.internal.runs.end(run, ExitStatus(signal=9))
+        return self._store.internal.runs.record_end(run, ExitStatus(signal=9))
 
     def fail(self, run: Run) -> Run:
-        return self._store.internal.runs.end(run, ExitStatus(exit_code=1))
+        return self._store.internal.runs.record_end(run, ExitStatus(exit_code=1))
 
     def prompt(self, run: Run) -> str | None:
         return self._store.runs.get_launch(run.id).prompt

@@ -4,16 +4,11 @@ Every process that a test starts, directly or not, has the test's CORRAL_HOME in
 `kill_processes` finds the processes by that variable.
 """
 
-import fcntl
 import json
 import os
-import pty
-import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -206,11 +201,11 @@ class Home:
             return store.runs.wait(id, timeout_ms=int(seconds * 1_000))
 
     def in_state(self, id: str, state: RunState, seconds: float = SECONDS) -> Run:
-        def look() -> Run | None:
+        def read_run() -> Run | None:
             run = self.get(id)
             return run if run.state is state else None
 
-        return wait_until(look, f"{id} is {state}", seconds)
+        return wait_until(read_run, f"{id} is {state}", seconds)
 
     def recover(self) -> list[Any]:
         with self.store() as store:
@@ -257,11 +252,11 @@ class Home:
         """Wait for a pid that a process writes into a file of the working directory."""
         file = self.work / name
 
-        def look() -> int:
+        def read_pid_file() -> int:
             text = file.read_text() if file.exists() else ""
             return int(text) if text.endswith("\n") else 0
 
-        return wait_until(look, f"a pid in {name}")
+        return wait_until(read_pid_file, f"a pid in {name}")
 
     def processes(self) -> list[int]:
         return processes_with_variable(self.mark)
@@ -275,97 +270,3 @@ class Home:
 
     def kill_processes(self) -> None:
         kill_processes(self.processes)
-
-
-class Screen:
-    """A command on a pseudo-terminal."""
-
-    def __init__(self, home: Home, *arguments: str, rows: int = 24, columns: int = 80) -> None:
-        self.seen = b""
-        self.pid, self.master = pty.fork()
-        if self.pid == 0:
-            try:
-                signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the test runner may ignore it
-                os.chdir(home.work)
-                size = struct.pack("HHHH", rows, columns, 0, 0)
-                fcntl.ioctl(0, termios.TIOCSWINSZ, size)
-                os.execvpe(arguments[0], list(arguments), home.env)
-            finally:
-                os._exit(127)
-        os.set_blocking(self.master, False)
-        self.status: int | None = None
-
-    @classmethod
-    def corral(cls, home: Home, *arguments: str, rows: int = 24, columns: int = 80) -> "Screen":
-        return cls(home, *CORRAL, *arguments, rows=rows, columns=columns)
-
-    def type(self, data: bytes) -> None:
-        while data:
-            select.select([], [self.master], [], SECONDS)
-            with suppress(BlockingIOError):
-                data = data[os.write(self.master, data) :]
-
-    def resize(self, rows: int, columns: int) -> None:
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-    def read(self, seconds: float) -> bool:
-        """Read available output, for up to `seconds`; return False at the end of the terminal."""
-        if select.select([self.master], [], [], seconds)[0]:
-            try:
-                data = os.read(self.master, 1 << 16)
-            except BlockingIOError:
-                return True
-            except OSError:
-                return False
-            self.seen += data
-            return bool(data)
-        return True
-
-    def wait_until(self, text: bytes, *, times: int = 1, seconds: float = SECONDS) -> None:
-        deadline = time.monotonic() + seconds
-        while self.seen.count(text) < times:
-            is_open = self.read(0.1)
-            if self.seen.count(text) >= times:
-                return
-            assert is_open, f"the terminal ended before {text!r}: {self.seen[-2_000:]!r}"
-            assert time.monotonic() < deadline, f"no {text!r} in {self.seen[-2_000:]!r}"
-
-    def forget(self) -> None:
-        self.seen = b""
-
-    def stopped(self, seconds: float = SECONDS) -> bool:
-        """Wait until the command is stopped by a signal, as its shell would see it."""
-
-        def look() -> bool:
-            self.read(0)
-            result = process.read_stat(self.pid)
-            return result is not None and result.state == "T"
-
-        return wait_until(look, "the command is stopped", seconds)
-
-    def exit_code(self, seconds: float = SECONDS) -> int:
-        """Read to the end and return the exit code."""
-        deadline = time.monotonic() + seconds
-        while self.status is None:
-            self.read(0.02)
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.status = status
-                while self.read(0) and select.select([self.master], [], [], 0)[0]:
-                    pass
-            assert time.monotonic() < deadline, f"the command did not exit: {self.seen[-2_000:]!r}"
-        return os.waitstatus_to_exitcode(self.status)
-
-    def close(self) -> None:
-        """Close the terminal: the kernel sends SIGHUP to its foreground processes."""
-        if self.master >= 0:
-            os.close(self.master)
-            self.master = -1
-
-    def end(self) -> None:
-        self.close()
-        if self.status is None:
-            with suppress(OSError):
-                os.kill(self.pid, signal.SIGKILL)
-            with suppress(OSError):
-                self.status = os.waitpid(self.pid, 0)[1]

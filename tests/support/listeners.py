@@ -39,7 +39,8 @@ def disable_safety_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         wakeups, "CHECK_DELAYS", wakeups.CHECK_DELAYS + wakeups.CHECK_DELAYS[-1:] * 100_000
     )
-    for module in (events, mail, wait):
-        monkeypatch.setattr(module, "MAX_SLEEP", HOUR)
+    monkeypatch.setattr(events, "MAX_SLEEP", HOUR)
+    for module in (mail, wait):
+        monkeypatch.setattr(module, "MAX_LISTEN_SECONDS", HOUR)
     # The slow poll keeps a position in the lock queue alive.
     monkeypatch.setattr(acquisition, "POSITION_MS", int(HOUR * 1_000))

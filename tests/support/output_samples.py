@@ -4,7 +4,7 @@ import random
 from unittest.mock import patch
 
 from corral.adapters.output import plain_file
-from corral.adapters.output.reader import OutputReader
+from corral.adapters.output.reader import OutputFiles
 
 KEY = b"sk-ant-api03-" + b"aB3dE6gH9jK2mN5pQ8sT1vW4yZ7" * 2
 
@@ -23,9 +23,9 @@ class _Narrow:
 NARROW = _Narrow()
 
 
-def follow_all(output: OutputReader) -> bytes:
+def follow_all(output: OutputFiles) -> bytes:
     """Return the whole output of a finished run."""
-    return b"".join(piece.text for piece in output.follow(over=lambda: True))
+    return b"".join(piece.text for piece in output.follow(is_finished=lambda: True))
 
 
 def text_of_lines(lines: list[bytes]) -> bytes:

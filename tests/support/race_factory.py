@@ -86,7 +86,7 @@ class RaceFactory:
 
     def begin(self, race: Race, number: int, **columns: Any) -> Attempt:
         """Start an attempt's run on another node, so that no recovery looks for its process."""
-        round, attempt = self._now(race, number)
+        round, attempt = self._get_latest(race, number)
         run = self._run(
             "running",
             project_id=self.project,
@@ -114,7 +114,7 @@ class RaceFactory:
         **columns: Any,
     ) -> None:
         """Finish an attempt: its result is committed and checked."""
-        round, attempt = self._now(race, number)
+        round, attempt = self._get_latest(race, number)
         run = self._run(
             state,
             self.store.now() - took,
@@ -196,6 +196,6 @@ class RaceFactory:
         add_launch(self.store, result)
         return result
 
-    def _now(self, race: Race, number: int) -> tuple[Round, Attempt]:
+    def _get_latest(self, race: Race, number: int) -> tuple[Round, Attempt]:
         round = self.store.races.get(race.id).latest
         return round, next(attempt for attempt in round.attempts if attempt.number == number)

@@ -129,7 +129,7 @@ def recorded(store: Corral, **fields: Any) -> Run:
 
 
 def ended(store: Corral, how: ExitStatus | None = None, **fields: Any) -> Run:
-    return store.internal.runs.end(running(store, **fields), how or ExitStatus(exit_code=0))
+    return store.internal.runs.record_end(running(store, **fields), how or ExitStatus(exit_code=0))
 
 
 def without_supervisors(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:

@@ -95,7 +95,7 @@ def plan(conversation: Conversation) -> Turn:
     text = step.get("text", "")
     if missing or not (text or calls):
         text = reply_text(conversation, missing)
-    size = sum(len(t) for _, t in conversation.entries)
+    size = sum(len(text) for _, text in conversation.entries)
     usage = {
         "input": size // 4 + 1,
         "output": len(text) // 4 + 20 * len(calls) + 1,
@@ -131,16 +131,18 @@ def reply_text(conversation: Conversation, missing: list[str]) -> str:
         return json.dumps(sample(conversation.schema))
     if missing:  # a side request, for a title or a routing decision
         return "stub title"
-    results = (CONTEXT.sub("", t) for r, t in reversed(conversation.entries) if r == "user")
-    prompt = next((t for t in results if t.strip()), "")
+    prompts = (
+        CONTEXT.sub("", text) for role, text in reversed(conversation.entries) if role == "user"
+    )
+    prompt = next((text for text in prompts if text.strip()), "")
     return "stub: " + " ".join(prompt.split())[-200:]
 
 
 def find_tool(tools: list[Tool], name: str) -> Tool | None:
     if name.startswith("~"):
         pattern = re.compile(name[1:], re.IGNORECASE)
-        return next((t for t in tools if pattern.search(t.name)), None)
-    return next((t for t in tools if t.name == name), None)
+        return next((tool for tool in tools if pattern.search(tool.name)), None)
+    return next((tool for tool in tools if tool.name == name), None)
 
 
 def sample(schema: dict[str, Any]) -> Any:

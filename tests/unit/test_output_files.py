@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from corral.adapters.output.capped_file import CappedWriter, cut_middle, read_cut
 from corral.adapters.output.lines import MAX_LINE_BYTES
 from corral.adapters.output.plain_file import PlainOutput
-from corral.adapters.output.reader import OutputReader
+from corral.adapters.output.reader import OutputFiles
 from corral.adapters.output.redact import Redactor
 from corral.adapters.output.seal import load_index, remove_plain, seal, seal_lock, sealed_path
 from corral.adapters.output.sealed_file import open_sealed
@@ -123,7 +123,7 @@ def test_follower_continues_at_the_same_offset_after_sealing(
     write_output(folder, data)
     with NARROW:
         begun = []
-        follower = OutputReader(folder).follow(over=lambda: True)
+        follower = OutputFiles(folder).follow(is_finished=lambda: True)
         for piece in follower:
             begun.append(piece)
             if len(begun) == stop:
@@ -131,7 +131,7 @@ def test_follower_continues_at_the_same_offset_after_sealing(
         at = begun[-1].next if begun else 0
         index = seal(folder)
         remove_plain(folder, index)
-        rest = list(OutputReader(folder).follow(at, over=lambda: True))
+        rest = list(OutputFiles(folder).follow(at, is_finished=lambda: True))
         # The same reader, whose file was unlinked, reaches the same end.
         same = list(follower)
     text = redact(data)
@@ -176,7 +176,7 @@ def test_empty_output_is_sealed(folder: Path) -> None:
     index = seal(folder)
     assert (index.bytes, index.lines, index.head, index.tail, index.utf8) == (0, 0, "", "", True)
     remove_plain(folder, index)
-    output = OutputReader(folder)
+    output = OutputFiles(folder)
     assert (output.size, output.lines(0, 5), output.tail(5), output.bytes(0, 5)) == (0, [], [], b"")
     assert follow_all(output) == b""
 
@@ -190,7 +190,7 @@ def test_output_is_recorded_as_utf_8_or_not(folder: Path, data: bytes, utf8: boo
     index = seal(folder)
     assert index.utf8 is utf8
     remove_plain(folder, index)
-    assert OutputReader(folder).bytes(0, len(data)) == data
+    assert OutputFiles(folder).bytes(0, len(data)) == data
 
 
 def test_head_and_tail_are_storable_text(folder: Path) -> None:
@@ -215,7 +215,7 @@ def test_line_of_100_megabytes_needs_little_memory(
     assert len(line) < 70_000
     index = seal(folder)
     remove_plain(folder, index)
-    output = OutputReader(folder)
+    output = OutputFiles(folder)
     assert index.lines == 1
     (line,) = output.lines(0, 10)
     assert line.startswith(b"yyy")
@@ -236,7 +236,7 @@ def test_truncation_keeps_head_and_tail_and_counts_the_rest(folder: Path) -> Non
     assert (index.bytes, index.dropped_bytes) == (1_200_000, cut.length)
     remove_plain(folder, index)
     assert not list(folder.glob("*cut*"))
-    output = OutputReader(folder)
+    output = OutputFiles(folder)
     visible = output.bytes(0, 1_200_000)
     assert (
         visible
@@ -258,9 +258,9 @@ def test_truncation_does_not_end_inside_a_private_key(folder: Path) -> None:
         path = write_output(folder, data)
         cut_middle(path, 1_000, tail)
         seal(folder)
-        assert b"MIIE" not in OutputReader(folder).bytes(0, len(data))
+        assert b"MIIE" not in OutputFiles(folder).bytes(0, len(data))
         (folder / "output").unlink()
-        visible = OutputReader(folder).bytes(0, len(data))
+        visible = OutputFiles(folder).bytes(0, len(data))
         assert b"MIIE" not in visible
         assert visible.endswith(b"tail\n" * 100)
 
@@ -294,13 +294,13 @@ def test_every_byte_is_kept_or_counted_as_dropped(
         assert writer.bytes - writer.dropped_bytes <= cap + max(cap // 8, 65_536)
     writer.close()
     expected = data[:written_bytes]
-    growing = OutputReader(folder).bytes(0, written_bytes)
+    growing = OutputFiles(folder).bytes(0, written_bytes)
     index = seal(folder, cap=cap)
     assert index.bytes == written_bytes
     kept_bytes = index.bytes - index.dropped_bytes
     assert kept_bytes <= max(cap, min(written_bytes, cap)) + 16_384
     remove_plain(folder, index)
-    text = OutputReader(folder).bytes(0, written_bytes)
+    text = OutputFiles(folder).bytes(0, written_bytes)
     if not index.dropped_bytes:
         assert text == expected == growing
         return
@@ -320,7 +320,7 @@ def test_writer_continues_after_a_crashed_writer(folder: Path) -> None:
     assert (second.bytes, second.dropped_bytes) == (400_000, cut)
     second.write(b"two\n" * 10)
     second.close()
-    assert OutputReader(folder).tail(1) == [b"two"]
+    assert OutputFiles(folder).tail(1) == [b"two"]
     first.close()
 
 
@@ -337,7 +337,7 @@ def test_writer_redacts_and_flushes_held_back_bytes_at_the_end(folder: Path) -> 
 
 def test_follower_gets_a_notice_of_truncation(folder: Path) -> None:
     path = write_output(folder, b"a line of it\n" * 100_000)
-    follower = OutputReader(folder).follow(over=lambda: True)
+    follower = OutputFiles(folder).follow(is_finished=lambda: True)
     first = next(follower)
     cut = cut_middle(path, 100, 1_000)
     assert cut is not None
@@ -369,15 +369,15 @@ def test_file_that_grew_after_sealing_is_kept_and_sealed_again(
     assert not remove_plain(folder, index)
     index = seal(folder)
     assert remove_plain(folder, index)
-    assert OutputReader(folder).lines(0, 9) == [b"text", b"late"]
+    assert OutputFiles(folder).lines(0, 9) == [b"text", b"late"]
 
 
 def test_missing_file_cannot_be_sealed(folder: Path) -> None:
     with pytest.raises(NotFound, match="No output"):
         seal(folder)
     with pytest.raises(NotFound, match="No output"):
-        OutputReader(folder).lines(0, 1)
-    assert follow_all(OutputReader(folder)) == b""
+        OutputFiles(folder).lines(0, 1)
+    assert follow_all(OutputFiles(folder)) == b""
 
 
 @each_case("damage", [b"", b"rubbish", b"x" * 40])
@@ -391,7 +391,7 @@ def test_damaged_sealed_file_is_rebuilt_from_the_plain_file(folder: Path, damage
     with pytest.raises(StoreUnavailable, check=because("corrupt")):
         seal(folder)
     with pytest.raises(StoreUnavailable, check=because("corrupt")):
-        OutputReader(folder).lines(0, 1)
+        OutputFiles(folder).lines(0, 1)
 
 
 def test_damaged_frame_is_reported(folder: Path) -> None:
@@ -402,7 +402,7 @@ def test_damaged_frame_is_reported(folder: Path) -> None:
         file.seek(FRAME_BYTES // 2)
         file.write(b"\0" * 100)
     with pytest.raises(StoreUnavailable, match="Frame 0"):
-        OutputReader(folder).bytes(0, 10)
+        OutputFiles(folder).bytes(0, 10)
 
 
 def test_files_are_private(folder: Path) -> None:
@@ -461,8 +461,8 @@ def test_thousands_of_secrets_need_a_bounded_index(folder: Path) -> None:
     index = seal(folder)
     assert len(index.marks) <= 4_096 * 24
     remove_plain(folder, index)
-    assert OutputReader(folder).bytes(0, len(data)) == b"a [redacted]\n" * 20_000
-    assert OutputReader(folder).lines(19_999, 5) == [b"a [redacted]"]
+    assert OutputFiles(folder).bytes(0, len(data)) == b"a [redacted]\n" * 20_000
+    assert OutputFiles(folder).lines(19_999, 5) == [b"a [redacted]"]
 
 
 def test_cut_has_the_length_of_its_range() -> None:

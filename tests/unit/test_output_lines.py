@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.adapters.output.lines import MAX_LINE_BYTES, LineSplitter, OutputLine
-from corral.adapters.output.reader import OutputReader
+from corral.adapters.output.reader import OutputFiles
 from corral.adapters.output.render import PipeRenderer, render_pipe
 from tests.support.grouped_cases import each_case
 
@@ -27,7 +27,7 @@ def test_long_line_takes_seconds_and_little_memory(tmp_path: Path, piece: bytes)
             file.write(piece * (MB // len(piece)))
     busy = time.process_time()
     text, length = PipeRenderer(), 0
-    for part in OutputReader(tmp_path).follow(over=lambda: True):
+    for part in OutputFiles(tmp_path).follow(is_finished=lambda: True):
         rendered = text.feed(part.text)
         length += len(rendered)
         assert len(rendered) <= 2 * MAX_LINE_BYTES
@@ -36,7 +36,7 @@ def test_long_line_takes_seconds_and_little_memory(tmp_path: Path, piece: bytes)
     assert time.process_time() - busy < 2
     if piece == b"word ":
         assert length == LENGTH + 1
-    (last,) = OutputReader(tmp_path).tail(5)
+    (last,) = OutputFiles(tmp_path).tail(5)
     assert len(last) < 2 * MAX_LINE_BYTES
 
 

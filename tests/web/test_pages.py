@@ -558,7 +558,9 @@ def test_denied_calls_are_shown_beside_the_state(http_server: HttpServer) -> Non
     run = running(http_server.store)
     http_server.store.runs.record_denials(run, {"Edit": 2, "Bash": 1})
     text = "3 denied (Edit ×2, Bash)"  # noqa: RUF001
-    http_server.store.internal.runs.end(http_server.store.runs.get(run.id), ExitStatus(exit_code=0))
+    http_server.store.internal.runs.record_end(
+        http_server.store.runs.get(run.id), ExitStatus(exit_code=0)
+    )
     with http_server.client() as client:
         for page in ("/", "/runs", f"/runs/{run.id}"):
             assert text in client.get(page).text, page

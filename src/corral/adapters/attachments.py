@@ -93,13 +93,13 @@ def _write(folder: Path, name: str, data: bytes) -> Path:
 
 
 def read_attachment(
-    file_name: str, folders: Sequence[str], *, max_bytes: int, never: Path
+    file_name: str, folders: Sequence[str], *, max_bytes: int, forbidden_folder: Path
 ) -> bytes:
     """Read a file that lies in one of these folders.
 
     Each path component is opened without following symlinks, so that nothing outside is read
     even if the path changes meanwhile. Raises Refused when the file lies elsewhere or below
-    `never`, and Invalid when it cannot be read or is too large.
+    `forbidden_folder`, and Invalid when it cannot be read or is too large.
     """
     path = PurePath(file_name)
     if "\0" in file_name or ".." in path.parts:
@@ -116,7 +116,10 @@ def read_attachment(
         )
     first_error: OSError | None = None
     for folder, steps in candidates:
-        if Path(folder, *steps).is_relative_to(never) and never not in Path(folder).parents:
+        if (
+            Path(folder, *steps).is_relative_to(forbidden_folder)
+            and forbidden_folder not in Path(folder).parents
+        ):
             raise Refused(f"{file_name!r} belongs to Corral itself.", file=file_name)
         try:
             return _read(folder, steps, file_name, max_bytes)

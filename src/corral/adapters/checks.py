@@ -12,11 +12,16 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from corral.adapters import private_git, process, sandbox
+from corral.adapters import private_git, process
 from corral.adapters.check_guard import GRACE_MS
 from corral.adapters.output.redact import Redactor
 from corral.adapters.private_home import build_environment, list_toolchains
-from corral.adapters.sandbox import ResourceLimits, SandboxBounds, SandboxKind
+from corral.adapters.sandbox import (
+    ResourceLimits,
+    SandboxBounds,
+    SandboxKind,
+    wrap_command,
+)
 from corral.adapters.worktree_leftovers import delete_tree
 from corral.adapters.worktree_registry import find_checkout
 from corral.scratch_folders import scratch_folder
@@ -30,7 +35,7 @@ DRAIN_SECONDS = 0.5  # to read the rest of the pipe after the command exits
 WITHHELD_VARIABLES = ("CORRAL_AGENT", "CORRAL_RUN", "CORRAL_SESSION")
 
 
-class CheckSandbox(NamedTuple):
+class SandboxPermissions(NamedTuple):
     """The rights of a sandboxed check, besides its worktree."""
 
     reads: Sequence[str] = ()
@@ -53,76 +58,76 @@ def run_check(
     *,
     timeout_ms: int,
     environment: Mapping[str, str] | None = None,
-    kept_in: str | None = None,
-    by: SandboxKind | None = None,
+    worktree: str | None = None,
+    sandbox: SandboxKind | None = None,
     repository: str | None = None,
-    confined: CheckSandbox | None = None,
+    permissions: SandboxPermissions | None = None,
 ) -> CheckOutcome:
     """Run a shell command and terminate all processes that it started.
 
-    They are also terminated when the calling process is killed. `by` is the sandbox that confines
-    the command to the folder `kept_in`; raises Refused when the sandbox does not work. If that
-    folder is a worktree of `repository`, the command gets a private copy of its git folder, which
-    is discarded afterwards.
+    They are also terminated when the calling process is killed. A `sandbox` confines the command to
+    the folder `worktree`; raises Refused when the sandbox does not work. If that folder is a
+    worktree of `repository`, the command gets a private copy of its git folder, which is discarded
+    afterwards.
     """
     arguments = ["/bin/sh", "-c", command]
     variables = dict(environment or {})
-    if by is None or by is SandboxKind.NONE:
+    if sandbox is None or sandbox is SandboxKind.NONE:
         inherited = {
             key: value for key, value in os.environ.items() if key not in WITHHELD_VARIABLES
         }
         return _run(arguments, cwd, timeout_ms, inherited | variables)
     with scratch_folder("check") as folder:
         try:
-            return _run_confined(
+            return _run_sandboxed(
                 arguments,
                 cwd,
                 timeout_ms,
-                variables,
-                str(folder),
-                kept_in or cwd,
-                by,
-                repository,
-                confined,
+                environment=variables,
+                scratch=str(folder),
+                worktree=worktree or cwd,
+                sandbox=sandbox,
+                repository=repository,
+                permissions=permissions or SandboxPermissions(),
             )
         finally:
             with suppress(OSError):
                 delete_tree(str(folder))  # also read-only content
 
 
-def _run_confined(
+def _run_sandboxed(
     arguments: list[str],
     cwd: str,
     timeout_ms: int,
-    variables: Mapping[str, str],
-    folder: str,
+    *,
+    environment: Mapping[str, str],
+    scratch: str,
     worktree: str,
-    by: SandboxKind,
+    sandbox: SandboxKind,
     repository: str | None,
-    confined: CheckSandbox | None,
+    permissions: SandboxPermissions,
 ) -> CheckOutcome:
-    confined = confined or CheckSandbox()
-    home, private = os.path.join(folder, "home"), os.path.join(folder, "git")
+    home, private = os.path.join(scratch, "home"), os.path.join(scratch, "git")
     real_home = os.path.expanduser("~")
     os.mkdir(home, 0o700)
     checkout = find_checkout(repository, worktree) if repository is not None else None
-    reads = [*confined.reads, *list_toolchains(os.environ.get("PATH", os.defpath), real_home)]
+    reads = [*permissions.reads, *list_toolchains(os.environ.get("PATH", os.defpath), real_home)]
     bounds = SandboxBounds(
         worktree=worktree,
         writable=(home,),
         readable=tuple(path for path in reads if os.path.exists(path)),
-        network=confined.network,
-        limits=confined.limits,
+        network=permissions.network,
+        limits=permissions.limits,
     )
     if checkout is not None:
-        mounted = by is SandboxKind.BUBBLEWRAP
+        mounted = sandbox is SandboxKind.BUBBLEWRAP
         bounds = replace(bounds, git=private_git.prepare(checkout, private, mounted=mounted))
     try:
-        wrapped = sandbox.wrap_command(
-            arguments, bounds, scratch=os.path.join(folder, "tmp"), kind=by
+        wrapped = wrap_command(
+            arguments, bounds, scratch=os.path.join(scratch, "tmp"), kind=sandbox
         )
-        environment = build_environment("plain", os.environ) | dict(variables) | {"HOME": home}
-        return _run(wrapped.words, cwd, timeout_ms, environment | wrapped.environment)
+        variables = build_environment("plain", os.environ) | dict(environment) | {"HOME": home}
+        return _run(wrapped.words, cwd, timeout_ms, variables | wrapped.environment)
     finally:
         if checkout is not None:
             private_git.discard(checkout, private)

@@ -20,7 +20,7 @@ SIZE = b"s"  # size of the client's terminal: JSON [rows, columns]
 STOPPED = b"z"  # the agent was suspended from its terminal (Ctrl-Z)
 END = b"e"  # the run has ended: JSON {"exit_code", "signal"}; the last frame
 
-SOCKET_NAME = "line"
+SOCKET_NAME = "control.sock"
 MAX_PAYLOAD = 1 << 20
 _HEAD = struct.Struct("!cI")
 

@@ -74,16 +74,16 @@ def run(
     environment: Mapping[str, str] | None = None,
     seconds: float = SECONDS,
     hooks: bool = False,
-    keeps: Sequence[int] = (),
+    pass_fds: Sequence[int] = (),
 ) -> GitResult:
     """Run git in a folder and wait for it, whatever its exit code.
 
-    The descriptors in `keeps` stay open in git, even if this process dies. Raises Refused when git
+    The descriptors in `pass_fds` stay open in git, even if this process dies. Raises Refused if git
     is not installed, when the folder does not exist, and after `seconds`; git is killed then.
     """
     import subprocess
 
-    with _start(top, arguments, environment, hooks, keeps) as child:
+    with _start(top, arguments, environment, hooks, pass_fds) as child:
         try:
             out, err = child.communicate(stdin, timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -177,7 +177,7 @@ def _start(
     arguments: tuple[str, ...],
     environment: Mapping[str, str] | None,
     hooks: bool,
-    keeps: Sequence[int],
+    pass_fds: Sequence[int],
 ) -> "Iterator[subprocess.Popen[bytes]]":
     import subprocess
 
@@ -190,7 +190,7 @@ def _start(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pass_fds=keeps,
+            pass_fds=pass_fds,
         )
     except (FileNotFoundError, NotADirectoryError):
         raise Refused(
@@ -231,6 +231,15 @@ def path_in_main_worktree(path: str) -> str:
     if top is None or main is None:
         return path
     return os.path.normpath(os.path.join(main, os.path.relpath(path, top)))
+
+
+def is_linked_worktree(dir: str) -> bool:
+    """Whether a directory is in a linked worktree.
+
+    Uncommitted files of the project's own directory, such as hooks, are missing there.
+    """
+    top = find_worktree_root(os.path.realpath(dir))
+    return top is not None and find_main_worktree(top) is not None
 
 
 def find_main_worktree(top: str) -> str | None:

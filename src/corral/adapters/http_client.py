@@ -150,7 +150,7 @@ class DaemonClient:
         *,
         last: str,
         timeout_ms: int | None = None,
-        over: Callable[[], bool] | None = None,
+        is_finished: Callable[[], bool] | None = None,
     ) -> Iterator[bytes]:
         """Yield the data of server-sent events after a cursor.
 
@@ -167,7 +167,7 @@ class DaemonClient:
                         last = frame[0]
                         last_event_at = time.monotonic()
                         yield frame[1]
-                    elif (over is not None and over()) or (
+                    elif (is_finished is not None and is_finished()) or (
                         timeout is not None and time.monotonic() - last_event_at >= timeout
                     ):
                         return

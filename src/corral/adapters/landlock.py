@@ -195,7 +195,9 @@ def install_seccomp_filter() -> None:
         (give, 0, 0, ALLOW),
         (give, 0, 0, DENY),
     ]
-    data = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in program))
+    data = ctypes.create_string_buffer(
+        b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+    )
     filters = struct.pack("@HP", len(program), ctypes.addressof(data))
     library = ctypes.CDLL(None, use_errno=True)
     _require_success("no new privileges", library.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))

@@ -76,16 +76,17 @@ def parse_settings(text: str, file: str) -> dict[str, Any]:
 def add_hooks(
     text: str,
     hooks: dict[str, dict[str, Any]],
-    ours: re.Pattern[str],
+    own_command: re.Pattern[str],
     file: str,
     *,
     new: str = "{}",
 ) -> str:
     """Return a JSON file with exactly one entry of Corral per event.
 
-    An entry that matches `ours` belongs to Corral. `new` is the minimal content of such a file.
+    An entry that matches `own_command` belongs to Corral. `new` is the minimal content of such a
+    file.
     """
-    settings = parse_settings(remove_hooks(text, ours, file) or new, file)
+    settings = parse_settings(remove_hooks(text, own_command, file) or new, file)
     events = settings.setdefault("hooks", {})
     for event, entry in hooks.items():
         if not isinstance(events.setdefault(event, []), list):
@@ -94,15 +95,17 @@ def add_hooks(
     return _format_json(settings, text)
 
 
-def remove_hooks(text: str, ours: re.Pattern[str], file: str) -> str:
+def remove_hooks(text: str, own_command: re.Pattern[str], file: str) -> str:
     """Return a JSON file without the entries of Corral; empty if nothing else remains."""
     settings = parse_settings(text, file)
     events: dict[str, Any] = settings.get("hooks", {})
-    if not ours.search(json.dumps(events)):
+    if not own_command.search(json.dumps(events)):
         return text
     for event, entries in list(events.items()):
         if isinstance(entries, list):
-            events[event] = [entry for entry in entries if not ours.search(json.dumps(entry))]
+            events[event] = [
+                entry for entry in entries if not own_command.search(json.dumps(entry))
+            ]
             if not events[event]:
                 del events[event]
     if not events:

@@ -343,7 +343,7 @@ def _wrap_in_landlock(
         readable += [*bounds.git.objects, *bounds.git.modules]
     for path in bounds.hidden:
         for folder in writable:
-            if _is_in(path, folder):
+            if is_inside(path, folder):
                 raise Refused(
                     f"Landlock cannot hide {path}, because {folder} around it is writable. Install "
                     "bubblewrap, or work in another directory.",
@@ -360,7 +360,8 @@ def _wrap_in_landlock(
     return WrappedCommand([*launcher, *command], {"TMPDIR": scratch}, SandboxKind.LANDLOCK, missing)
 
 
-def _is_in(path: str, folder: str) -> bool:
+def is_inside(path: str, folder: str) -> bool:
+    """Whether a path is a folder or inside of it, after symlinks are resolved."""
     real, top = os.path.realpath(path), os.path.realpath(folder)
     return os.path.commonpath((real, top)) == top
 

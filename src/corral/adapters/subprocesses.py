@@ -15,9 +15,14 @@ from corral.adapters import child_processes
 from corral.adapters.supervisor_process import RUN_VARIABLES
 
 
-def spawn_corral(address: str, *args: str) -> None:
-    """Start `corral ARGS…` on a store in the background, without input and output."""
-    child_processes.track(_spawn(address, args))
+def spawn_corral(address: str, *args: str) -> int:
+    """Start `corral ARGS…` on a store in the background, without input and output; returns its pid.
+
+    The process has a session of its own, so it outlives its caller.
+    """
+    pid = _spawn(address, args)
+    child_processes.track(pid)
+    return pid
 
 
 def run_corral(address: str, *args: str) -> bool:

@@ -26,10 +26,10 @@ class UntrustedFile(NamedTuple):
     """Open for reading; the walk closes it."""
 
 
-def read_file(root: str, path: str, most: int) -> bytes | None:
+def read_file(root: str, path: str, max_bytes: int) -> bytes | None:
     """Read a file below `root`.
 
-    None when it is missing, not a plain file, or larger than `most` bytes.
+    None when it is missing, not a plain file, or larger than `max_bytes` bytes.
     """
     opened: list[int] = []
     try:
@@ -39,11 +39,11 @@ def read_file(root: str, path: str, most: int) -> bytes | None:
             opened.append(os.open(folder, _FOLDER, dir_fd=opened[-1]))
         opened.append(os.open(name, _FILE, dir_fd=opened[-1]))
         status = os.fstat(opened[-1])
-        if not is_plain(status) or status.st_size > most:
+        if not is_plain(status) or status.st_size > max_bytes:
             return None
         with os.fdopen(opened.pop(), "rb") as file:
-            data = file.read(most + 1)
-        return data if len(data) <= most else None
+            data = file.read(max_bytes + 1)
+        return data if len(data) <= max_bytes else None
     except OSError:
         return None
     finally:
@@ -157,17 +157,17 @@ def parent_folder(root: str, path: str) -> Iterator[tuple[int, str]]:
             os.close(descriptor)
 
 
-def copy_file(file: UntrustedFile, target: str, most: int) -> int:
+def copy_file(file: UntrustedFile, target: str, max_bytes: int) -> int:
     """Copy a walked file to a new file and return its size.
 
-    Raises OSError when it has grown over `most` bytes.
+    Raises OSError when it has grown over `max_bytes` bytes.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     written = 0
     with os.fdopen(os.open(target, flags, 0o600), "wb") as copy:
         while piece := os.read(file.descriptor, 1 << 20):
             written += len(piece)
-            if written > most:
-                raise OSError(f"{file.path} is larger than {most} bytes")
+            if written > max_bytes:
+                raise OSError(f"{file.path} is larger than {max_bytes} bytes")
             copy.write(piece)
     return written

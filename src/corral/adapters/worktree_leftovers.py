@@ -124,21 +124,25 @@ def finish_removals(root: str) -> list[str]:
     return interrupted
 
 
-def measure_disk_usage(folder: str) -> int:
-    """Return the bytes that a folder uses on disk; 0 if it does not exist.
+def measure_disk_usage(*folders: str, limit: int | None = None) -> int:
+    """Return the bytes that folders use on disk; a missing folder uses none.
 
-    Does not follow symlinks; counts hard links once.
+    Does not follow symlinks; counts hard links once. Stops counting above `limit`.
     """
     total, seen = 0, set()
-    for parent, names, files in os.walk(folder):
-        for name in (".", *files, *names):
-            with suppress(OSError):
-                status = os.lstat(os.path.join(parent, name))
-                if name != "." and name in names and not os.path.islink(os.path.join(parent, name)):
-                    continue  # counted when os.walk enters it
-                if (status.st_dev, status.st_ino) not in seen:
-                    seen.add((status.st_dev, status.st_ino))
-                    total += status.st_blocks * 512
+    for folder in folders:
+        for parent, names, files in os.walk(folder):
+            if limit is not None and total > limit:
+                return total
+            for name in (".", *files, *names):
+                with suppress(OSError):
+                    path = os.path.join(parent, name)
+                    status = os.lstat(path)
+                    if name != "." and name in names and not os.path.islink(path):
+                        continue  # counted when os.walk enters it
+                    if (status.st_dev, status.st_ino) not in seen:
+                        seen.add((status.st_dev, status.st_ino))
+                        total += status.st_blocks * 512
     return total
 
 

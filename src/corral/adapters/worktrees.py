@@ -16,7 +16,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -213,7 +213,8 @@ def create(
             _discard_incomplete(checkout)
             checkout = None
         if not os.path.lexists(os.path.join(folder, ".git")):
-            _add_worktree(repository, folder, branch, commit, checkout, own_branch, lock, pool)
+            new = NewWorktree(repository, folder, branch, commit, own_branch)
+            _add_worktree(new, checkout, lock, pool)
         elif checkout is None:
             raise Refused(
                 f"{folder} is not a worktree of {repository}. Choose another directory, or repair "
@@ -260,54 +261,93 @@ def _open_locked(folder: str) -> int:
             return lock
 
 
+class NewWorktree(NamedTuple):
+    """A worktree that is to be created."""
+
+    repository: str
+    folder: str
+    branch: str
+    commit: str
+    own_branch: bool
+    """Whether the branch belongs to this worktree, so that it may exist at another commit."""
+
+    def build_branch_arguments(self, *, creates_branch: bool) -> tuple[str, ...]:
+        """Return the arguments of `git worktree add` that name folder and branch."""
+        if creates_branch:
+            return ("--no-track", "-b", self.branch, self.folder, self.commit)
+        return (self.folder, self.branch)
+
+
 def _add_worktree(
-    repository: str,
-    folder: str,
-    branch: str,
-    commit: str,
-    old_checkout: Checkout | None,
-    own_branch: bool,
-    lock: int,
-    pool: WorktreePool | None,
+    new: NewWorktree, old_checkout: Checkout | None, lock: int, pool: WorktreePool | None
 ) -> None:
-    if os.listdir(folder):
+    if os.listdir(new.folder):
         raise Refused(
-            f"{folder} is not empty. Choose another directory.",
-            dir=folder,
+            f"{new.folder} is not empty. Choose another directory.",
+            dir=new.folder,
             reason="folder_not_empty",
         )
-    branch_commit = _find_branch_commit(repository, branch)
-    is_own_branch = own_branch or (old_checkout is not None and old_checkout.branch == branch)
-    if branch_commit is not None and branch_commit != commit and not is_own_branch:
+    creates_branch = _require_usable_branch(new, old_checkout) is None
+    if pool is not None and old_checkout is None:
+        if _create_from_pool(new, lock, pool, creates_branch=creates_branch):
+            return
+        creates_branch = _find_branch_commit(new.repository, new.branch) is None
+    _add_with_retries(
+        new, lock, creates_branch=creates_branch, replaces_checkout=old_checkout is not None
+    )
+    _populate_submodules(new)
+
+
+def _require_usable_branch(new: NewWorktree, old_checkout: Checkout | None) -> str | None:
+    """Return the commit of the branch; None if the branch must be created.
+
+    Raises Refused if the branch is at another commit and belongs to another worktree or person.
+    """
+    commit = _find_branch_commit(new.repository, new.branch)
+    is_own = new.own_branch or (old_checkout is not None and old_checkout.branch == new.branch)
+    if commit is not None and commit != new.commit and not is_own:
         raise Refused(
-            f"The branch {branch} already exists at {branch_commit[:12]}. Choose another name, or "
+            f"The branch {new.branch} already exists at {commit[:12]}. Choose another name, or "
             "delete it first.",
-            branch=branch,
-            commit=branch_commit,
+            branch=new.branch,
+            commit=commit,
             reason="branch_exists",
         )
-    if pool is not None and old_checkout is None:
-        if _create_from_pool(
-            repository, folder, branch, commit, lock, pool, is_new=branch_commit is None
-        ):
-            return
-        branch_commit = _find_branch_commit(repository, branch)
-    force = ("--force", "--force") if old_checkout is not None else ()
-    branch_arguments = _build_branch_arguments(folder, branch, commit, is_new=branch_commit is None)
-    workers = git.parallel_checkout_options(repository)
-    for remaining in reversed(range(MAX_ATTEMPTS)):
-        arguments = (*workers, "worktree", "add", "--quiet", *force, *branch_arguments)
-        result = git.run(repository, *arguments, seconds=git.LONG_SECONDS, keeps=(lock,))
+    return commit
+
+
+def _add_with_retries(
+    new: NewWorktree, lock: int, *, creates_branch: bool, replaces_checkout: bool
+) -> None:
+    """Run `git worktree add`, again if a concurrent one made it fail.
+
+    Git locks the list of worktrees and the branch, and does not wait for these locks. A branch that
+    only a failed call created is deleted.
+    """
+    workers = git.parallel_checkout_options(new.repository)
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        is_retry = attempt > 1
+        # The call that failed may have created the branch and registered the folder.
+        has_branch = is_retry and _find_branch_commit(new.repository, new.branch) == new.commit
+        force = ("--force", "--force") if replaces_checkout or is_retry else ()
+        result = git.run(
+            new.repository,
+            *(*workers, "worktree", "add", "--quiet", *force),
+            *new.build_branch_arguments(creates_branch=creates_branch and not has_branch),
+            seconds=git.LONG_SECONDS,
+            pass_fds=(lock,),
+        )
         if result.code == 0:
-            break
-        if not remaining or not _is_concurrent_add(result):
-            raise _undo_failed_add(repository, result, None if branch_commit else branch)
-        time.sleep(0.05 * (MAX_ATTEMPTS - remaining))
-        if branch_commit is None and _find_branch_commit(repository, branch) == commit:
-            branch_arguments = (folder, branch)
-        force = ("--force", "--force")
-    if os.path.exists(os.path.join(folder, ".gitmodules")):
-        checkout = find_checkout(repository, folder)
+            return
+        if attempt == MAX_ATTEMPTS or not _is_concurrent_add(result):
+            created_branch = new.branch if creates_branch else None
+            raise _undo_failed_add(new.repository, result, created_branch)
+        time.sleep(0.05 * attempt)
+
+
+def _populate_submodules(new: NewWorktree) -> None:
+    if os.path.exists(os.path.join(new.folder, ".gitmodules")):
+        checkout = find_checkout(new.repository, new.folder)
         assert checkout is not None
         submodules.populate(checkout)
 
@@ -319,48 +359,34 @@ def _undo_failed_add(repository: str, result: git.GitResult, branch: str | None)
     return git.git_error(repository, "worktree add", result)
 
 
-def _build_branch_arguments(
-    folder: str, branch: str, commit: str, *, is_new: bool
-) -> tuple[str, ...]:
-    return ("--no-track", "-b", branch, folder, commit) if is_new else (folder, branch)
-
-
 def _create_from_pool(
-    repository: str,
-    folder: str,
-    branch: str,
-    commit: str,
-    lock: int,
-    pool: WorktreePool,
-    *,
-    is_new: bool,
+    new: NewWorktree, lock: int, pool: WorktreePool, *, creates_branch: bool
 ) -> bool:
     """Create a worktree from the files of the pool. False: only the branch was created.
 
     Until it is complete, the worktree carries the lock that git itself uses during creation.
     """
-    if not pools.can_reuse_files(repository):
+    if not pools.can_reuse_files(new.repository):
         return False
     with pools.claim_newest(pool) as entry:
         if entry is None:
             return False
-        branch_arguments = _build_branch_arguments(folder, branch, commit, is_new=is_new)
         lock_options = ("--no-checkout", "--lock", "--reason", INITIALIZING)
         result = git.run(
-            repository,
+            new.repository,
             "worktree",
             "add",
             "--quiet",
             *lock_options,
-            *branch_arguments,
-            keeps=(lock,),
+            *new.build_branch_arguments(creates_branch=creates_branch),
+            pass_fds=(lock,),
         )
-        checkout = find_checkout(repository, folder)
+        checkout = find_checkout(new.repository, new.folder)
         if result.code or checkout is None:
             return False
         try:
             is_complete = pools.fill_worktree(
-                checkout, resolve_commit(repository, f"refs/heads/{branch}"), entry
+                checkout, resolve_commit(new.repository, f"refs/heads/{new.branch}"), entry
             )
         except (Refused, OSError, RecursionError):
             is_complete = False

@@ -288,14 +288,16 @@ class Corral:
         """Limit how long writes of this thread wait for other writers, within the block."""
         return self._database.write_timeout(seconds)
 
-    def try_upkeep(self, name: str, work: Callable[[], T], *, seconds: float = 1.0) -> T | None:
+    def try_write_before_read(
+        self, name: str, work: Callable[[], T], *, seconds: float = 1.0
+    ) -> T | None:
         """Run a write before a read and return its result.
 
         Returns None when the store is not writable, or the write takes too long.
         """
-        from corral.services.store.upkeep import try_upkeep
+        from corral.services.store.write_before_read import try_write_before_read
 
-        return try_upkeep(self._database, name, work, seconds=seconds)
+        return try_write_before_read(self._database, name, work, seconds=seconds)
 
     def run_of_peer(self, client: tuple[str, int], port: int) -> "RunIdentity | None":
         """Return the run of the local process that connected to `port` from `client`.

@@ -38,12 +38,12 @@ class Events(Resource):
         subject: str | None = None,
         project: str | None = None,
         timeout_ms: int | None = None,
-        over: Callable[[], bool] | None = None,
+        is_finished: Callable[[], bool] | None = None,
     ) -> Iterator[Event]:
         """Yield every event after a cursor, as it happens; without a cursor, from now on.
 
-        Ends when no event came for `timeout_ms`, or soon after `over()` is true; never without
-        either. Resume after an interruption with the `cursor` of the last event.
+        Ends when no event came for `timeout_ms`, or soon after `is_finished()` is true; never
+        without either. Resume after an interruption with the `cursor` of the last event.
         """
         with self._database.listener() as listener:
             cursor = after or self.newest(limit=1).next or "0-0"
@@ -61,18 +61,21 @@ class Events(Resource):
                     pause = MIN_PAUSE
                     continue
                 left = max(deadline - time.monotonic(), 0)
-                _sleep(listener, min(left, pause if held_back else MAX_SLEEP), over)
+                _sleep(listener, min(left, pause if held_back else MAX_SLEEP), is_finished)
                 pause = min(pause * 2, MAX_PAUSE) if held_back else MIN_PAUSE
-                if time.monotonic() >= deadline or (over is not None and over()):
+                if time.monotonic() >= deadline or (is_finished is not None and is_finished()):
                     return
 
 
-def _sleep(listener: Listener, seconds: float, over: Callable[[], bool] | None) -> None:
-    """Sleep until a commit, at most for `seconds`; polls `over`, which does not use the store."""
-    if over is None:
+def _sleep(listener: Listener, seconds: float, is_finished: Callable[[], bool] | None) -> None:
+    """Sleep until a commit, at most for `seconds`.
+
+    Polls `is_finished`, which does not use the store.
+    """
+    if is_finished is None:
         listener.wait(seconds)
         return
     ends = time.monotonic() + seconds
     while (left := ends - time.monotonic()) > 0:
-        if listener.wait(min(left, MAX_PAUSE)) or over():
+        if listener.wait(min(left, MAX_PAUSE)) or is_finished():
             return

@@ -31,7 +31,7 @@ from corral.api.policy import OperationPolicy, PolicyFields
 from corral.db.database import Database
 from corral.db.tx import Mode, Tx
 from corral.kernel.deadline import is_overdue
-from corral.services.store.upkeep import try_upkeep
+from corral.services.store.write_before_read import try_write_before_read
 
 if TYPE_CHECKING:
     from inspect import Signature
@@ -156,7 +156,7 @@ def _expiring_first(resource: Resource, read: Callable[P, R], expire: "Expiry") 
             while resource._database.write(expire, repeatable=True):
                 pass
 
-        try_upkeep(resource._database, f"{resource.noun}.expire_due", expire_all)
+        try_write_before_read(resource._database, f"{resource.noun}.expire_due", expire_all)
         return read(*args, **kwargs)
 
     return call

@@ -9,7 +9,7 @@ from corral.domain.outputs.model import Output
 from corral.services.runs import outputs
 
 if TYPE_CHECKING:
-    from corral.adapters.output.reader import OutputReader
+    from corral.adapters.output.reader import OutputFiles
     from corral.adapters.output.sealed_file import OutputChunk, SealedOutput
 
 
@@ -27,7 +27,7 @@ class Outputs(Resource):
     log_lines = read(ops.list_log_lines, mode="one")
 
     @operation(streamed="GET /api/runs/ID/output")
-    def open(self, run_id: str, *, stream: str = "output") -> "OutputReader | SealedOutput":
+    def open(self, run_id: str, *, stream: str = "output") -> "OutputFiles | SealedOutput":
         """Return a reader of a run's output, while the run writes it or after it was sealed.
 
         Reads the files of this machine, otherwise the store. Raises NotFound when the output was
@@ -42,14 +42,14 @@ class Outputs(Resource):
         *,
         stream: str = "output",
         offset: int = 0,
-        over: Callable[[], bool] | None = None,
+        is_finished: Callable[[], bool] | None = None,
     ) -> "Iterator[OutputChunk]":
-        """Yield text from `offset` on, as it is written, until `over()` is true.
+        """Yield text from `offset` on, as it is written, until `is_finished()` is true.
 
-        Without `over`, yields only the text that is there now. Raises the errors of `open`.
+        Without `is_finished`, yields only the text that is there now. Raises the errors of `open`.
         """
         return outputs.follow_output(
-            self._database, run_id, stream=stream, offset=offset, over=over
+            self._database, run_id, stream=stream, offset=offset, is_finished=is_finished
         )
 
     @operation(people_only=True)

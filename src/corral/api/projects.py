@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from corral.api.operation import Resource, operation, read, write
 from corral.api.policy import USES_FILES
-from corral.db.types import Progress, no_progress
+from corral.db.types import ProgressCallback, no_progress
 from corral.domain.projects import ops
 from corral.domain.projects.model import Project
 
@@ -58,7 +58,7 @@ class Projects(Resource):
 
     @operation(local=USES_FILES)
     def export(
-        self, project: str, file: str | Path, *, on_progress: Progress | None = None
+        self, project: str, file: str | Path, *, on_progress: ProgressCallback | None = None
     ) -> "ExportedProject":
         """Write a snapshot of everything that belongs to a project into a new private file.
 

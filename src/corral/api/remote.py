@@ -91,7 +91,9 @@ class RemoteCorral(Corral):
     def write_timeout(self, seconds: float) -> AbstractContextManager[None]:
         return nullcontext()  # the daemon limits its waits
 
-    def try_upkeep(self, name: str, work: Callable[[], T], *, seconds: float = 1.0) -> T | None:
+    def try_write_before_read(
+        self, name: str, work: Callable[[], T], *, seconds: float = 1.0
+    ) -> T | None:
         return work()  # the daemon limits the time
 
     def run_of_peer(self, client: tuple[str, int], port: int) -> NoReturn:
@@ -186,7 +188,7 @@ class RemoteEvents(RemoteResource):
         subject: str | None = None,
         project: str | None = None,
         timeout_ms: int | None = None,
-        over: Callable[[], bool] | None = None,
+        is_finished: Callable[[], bool] | None = None,
     ) -> Iterator[Event]:
         """Yield every event after a cursor, as it happens; without a cursor, from now on."""
         cursor = after or self.newest(limit=1).next or "0-0"
@@ -194,7 +196,10 @@ class RemoteEvents(RemoteResource):
         query = {name: value for name, value in wanted.items() if value is not None}
         decode = msgspec.json.Decoder(Event).decode
         for frame in self._client.stream(
-            "/api/events" + _query(query), last=cursor, timeout_ms=timeout_ms, over=over
+            "/api/events" + _query(query),
+            last=cursor,
+            timeout_ms=timeout_ms,
+            is_finished=is_finished,
         ):
             yield decode(frame)
 
@@ -231,12 +236,12 @@ class RemoteOutput:
         self,
         offset: int = 0,
         *,
-        over: Callable[[], bool],
+        is_finished: Callable[[], bool],
         wait: Callable[[float], object] = time.sleep,
     ) -> Iterator[OutputChunk]:
-        """Yield text from `offset` on, as it is written, until `over()` is true."""
+        """Yield text from `offset` on, as it is written, until `is_finished()` is true."""
         while True:
-            ended = over()  # before the read, so that text written before the end is read
+            ended = is_finished()  # before the read, so that text written before the end is read
             part = self._request(offset=offset, limit=MAX_READ_BYTES)
             if part.body:
                 offset = int(part.headers["x-next-offset"])
@@ -271,10 +276,12 @@ class RemoteOutputs(RemoteResource):
         *,
         stream: str = "output",
         offset: int = 0,
-        over: Callable[[], bool] | None = None,
+        is_finished: Callable[[], bool] | None = None,
     ) -> Iterator[OutputChunk]:
-        """Yield text from `offset` on, as it is written, until `over()` is true."""
-        return self.open(run_id, stream=stream).follow(offset, over=over or (lambda: True))
+        """Yield text from `offset` on, as it is written, until `is_finished()` is true."""
+        return self.open(run_id, stream=stream).follow(
+            offset, is_finished=is_finished or (lambda: True)
+        )
 
 
 class RemoteRuns(RemoteResource):

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 from corral.api.operation import Resource, operation
 from corral.api.policy import USES_FILES
-from corral.db.types import Finding, Progress, QueryResult, no_progress
+from corral.db.types import Finding, ProgressCallback, QueryResult, no_progress
 from corral.kernel.errors import Invalid
 from corral.kernel.validation import MAX_BODY, check_text
-from corral.services.store.model import Pruned
+from corral.services.store.model import PruneResult
 
 if TYPE_CHECKING:
-    from corral.services.store.move import Moved
+    from corral.services.store.move import MoveResult
 
 
 def replace_damaged(url: str | None, file: str | Path) -> Path:
@@ -53,7 +53,7 @@ class Store(Resource):
     @property
     def path(self) -> Path | None:
         """The file of a SQLite store; None for PostgreSQL."""
-        return getattr(self._database, "path", None)
+        return self._database.path
 
     @property
     def part_of(self) -> str | None:
@@ -86,7 +86,7 @@ class Store(Resource):
         return [*self._database.check(thorough=False), check_schema(self._database)]
 
     @operation(reads=True, local_arguments=("on_progress",), slow=True)
-    def verify(self, *, on_progress: Progress | None = None) -> list[Finding]:
+    def verify(self, *, on_progress: ProgressCallback | None = None) -> list[Finding]:
         """Check every page and row, and the files of this machine that rows refer to.
 
         Takes a while on a large store; other processes may write meanwhile. `on_progress` is
@@ -120,7 +120,7 @@ class Store(Resource):
         return restore(self._database, file)
 
     @operation(local="a store is moved while no daemon serves it", people_only=True)
-    def move(self, url: str, *, on_progress: Progress | None = None) -> "Moved":
+    def move(self, url: str, *, on_progress: ProgressCallback | None = None) -> "MoveResult":
         """Move everything to another store, on either engine, and use that one from then on.
 
         Writers are blocked meanwhile. Afterwards the old store rejects writes and redirects every
@@ -167,7 +167,7 @@ class Store(Resource):
         return self._database.durability(wanted)
 
     @operation(slow=True, people_only=True)
-    def prune(self, *, dry_run: bool = False) -> list[Pruned]:
+    def prune(self, *, dry_run: bool = False) -> list[PruneResult]:
         """Delete rows that are older than their retention setting (`….retention_ms`).
 
         A project may have its own setting. Letters that expired are ended, and their senders are

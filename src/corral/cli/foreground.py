@@ -173,7 +173,7 @@ def _report_end(app: App, run: Run) -> None:
 
 def _sinks(app: App, run: Run, *, split: bool) -> dict[str, OutputSink]:
     """Return where each output goes; an agent's structured stream is converted to text."""
-    from corral.services.runs.transcript import find_renderer
+    from corral.services.runs.output_rendering import find_renderer
 
     transcript = find_renderer(run, app.store.runs.get_launch(run.id))
     to = 2 if app.json else 1

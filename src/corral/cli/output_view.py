@@ -14,7 +14,7 @@ MAX_REPLAYED_BYTES = 8 << 20
 """How much of a terminal's output is replayed, from its end; emulating a terminal is slow."""
 
 
-class OutputView:
+class OutputPrinter:
     """Reads one output of one run, converted for display."""
 
     def __init__(self, store: "Corral", run: Run, *, stream: str, raw: bool) -> None:
@@ -56,7 +56,7 @@ class OutputView:
             run.id,
             stream=self._stream,
             offset=offset,
-            over=lambda: not follow or is_output_closed() or not runs.refresh(run).is_live,
+            is_finished=lambda: not follow or is_output_closed() or not runs.refresh(run).is_live,
         ):
             yield convert(piece.text)
         yield self._finish()
@@ -85,7 +85,7 @@ class OutputView:
             return lambda data: data
         from corral.adapters.output import redact
         from corral.adapters.output.render import PipeRenderer
-        from corral.services.runs.transcript import find_renderer
+        from corral.services.runs.output_rendering import find_renderer
 
         transcript = None
         if self._stream == "output":

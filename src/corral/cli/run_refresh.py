@@ -13,5 +13,7 @@ RECOVERY_SECONDS = 5.0
 def refresh_run(store: "Corral", id: str) -> "Run":
     """Return a run, after checking whether its supervisor is still alive."""
     run = store.runs.get(id)
-    refreshed = store.try_upkeep(run.id, lambda: store.runs.refresh(run), seconds=RECOVERY_SECONDS)
+    refreshed = store.try_write_before_read(
+        run.id, lambda: store.runs.refresh(run), seconds=RECOVERY_SECONDS
+    )
     return refreshed or run

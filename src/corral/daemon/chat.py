@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from corral.adapters.channels import registry
 from corral.adapters.channels.contract import ChannelAdapter
 from corral.api import Corral
-from corral.daemon.loop import BaseLoop, seconds_until
+from corral.daemon.loop import BaseLoop
 from corral.domain.chat.model import Channel
 from corral.domain.runs.model import Run
+from corral.kernel.deadline import seconds_until
 from corral.kernel.errors import CorralError
 from corral.kernel.pagination import iter_all
-from corral.services.chat.delivery import create_delivery_owner
 
 MAX_SLEEP = 5.0
 POLL_SECONDS = 25.0  # long-poll time of a platform
@@ -40,7 +40,7 @@ class ChatLoop(BaseLoop):
 
     def __init__(self) -> None:
         self._workers: dict[str, ChannelWorker] = {}
-        self._owner = create_delivery_owner()
+        self._owner: str | None = None
 
     def run_once(self, store: Corral) -> int:
         if not store.internal.chat.is_used():
@@ -74,6 +74,8 @@ class ChatLoop(BaseLoop):
 
     def _update_workers(self, store: Corral) -> None:
         """Start and stop workers so that each served channel has one."""
+        if self._owner is None:
+            self._owner = store.internal.chat.create_delivery_owner()
         channels = {channel.id: channel for channel in iter_served_channels(store)}
         for id in [*self._workers]:
             if id not in channels:
@@ -112,7 +114,7 @@ class ChannelWorker:
         self._adapter: ChannelAdapter | None = None
         self._adapter_lock = threading.Lock()
         tasks = [("sender", self._send)]
-        if not registry.get_traits(channel.kind).calls:
+        if not registry.get_traits(channel.kind).uses_webhook:
             tasks.append(("receiver", self._receive))
         self._threads = [
             threading.Thread(

@@ -67,15 +67,6 @@ class BaseLoop:
         return ()
 
 
-def seconds_until(
-    store: Corral, due: int | None, *, at_least: float = 0.05, at_most: float
-) -> float:
-    """Return the seconds until a due time, within these bounds; `at_most` if nothing is due."""
-    if due is None:
-        return at_most
-    return min(max((due - store.now()) / 1_000, at_least), at_most)
-
-
 class LoopState(StrEnum):
     """Whether a loop does its work."""
 

@@ -267,12 +267,14 @@ class LoopManager:
                 self._stopping.wait(LISTEN_SECONDS)
 
     def _listen_until_error(self) -> None:
-        quiet = 0
+        silent_waits = 0
         with self._store.listening() as listener:
             while not self._stopping.is_set():
-                quiet = 0 if listener.wait(LISTEN_SECONDS) else quiet + 1
-                if quiet % QUIET_WAITS == 0:
+                is_notified = listener.wait(LISTEN_SECONDS)
+                silent_waits += 1
+                if is_notified or silent_waits >= QUIET_WAITS:
                     self._wake_loops()
+                    silent_waits = 0
 
     def _wake_loops(self) -> None:
         for loop_thread in self._loop_threads:

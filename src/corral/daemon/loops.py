@@ -7,15 +7,16 @@ from collections.abc import Callable
 
 from corral.adapters import process
 from corral.api import Corral
-from corral.daemon.alert_delivery import deliver_once, find_next_due
+from corral.api.alert_delivery import deliver_once, find_next_due
 from corral.daemon.chat import ChatLoop
 from corral.daemon.janitor import Janitor
-from corral.daemon.loop import BaseLoop, Loop, seconds_until
+from corral.daemon.loop import BaseLoop, Loop
 from corral.daemon.node_monitor import NodeMonitor
 from corral.daemon.race_driver import RaceLoop
 from corral.daemon.reaper import Reaper
 from corral.daemon.scheduler import Scheduler, ScheduleScripts
 from corral.daemon.telemetry import Telemetry
+from corral.kernel.deadline import seconds_until
 
 MAX_SLEEP = 30.0  # seconds, in case a wake-up is lost
 CONFLICT_SLEEP = 300.0

@@ -15,8 +15,8 @@ from corral.adapters.process import ProcessIdentity
 from corral.api import Corral
 from corral.daemon.loop import BaseLoop
 from corral.domain.runs.model import Run, RunMode, RunState
+from corral.domain.runs.processes import get_identity
 from corral.kernel.pagination import iter_all
-from corral.services.runs.recovery import get_identity, request_stop
 
 CHECK_SECONDS = 60.0  # in case an exit was not noticed
 POLL_SECONDS = 5.0  # where the system cannot report exits (no pidfd)
@@ -97,7 +97,7 @@ class Reaper(BaseLoop):
         """
         stopping = {run.id: run for run in runs if run.state is RunState.STOPPING}
         for id in stopping.keys() - self._stop_forwarded:
-            request_stop(store._database, stopping[id], None)
+            store.internal.runs.forward_stop(stopping[id])
         self._stop_forwarded = {*stopping}
 
     def _unwatch(self, identity: ProcessIdentity) -> None:

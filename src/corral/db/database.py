@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from corral.db.dialect import Engine
-from corral.db.tx import Mode, Redaction, Tx
-from corral.db.types import Finding, Listener, QueryResult, ReadTable
+from corral.db.tx import Mode, SecretFilter, Tx
+from corral.db.types import Finding, Listener, Probe, QueryResult, ReadTable
 from corral.kernel.clock import Clock
 
 R = TypeVar("R")
@@ -62,6 +62,12 @@ class Database(ABC):
     run_id: str | None = None
     """The id of the run that this process belongs to; events record it."""
 
+    path: Path | None = None
+    """The file of a SQLite store; None for PostgreSQL."""
+
+    probe: Probe | None = None
+    """Called before and after each commit, to test crashes."""
+
     stores_output = False
     """Whether the store holds sealed outputs, because its machines share no file system."""
 
@@ -72,7 +78,7 @@ class Database(ABC):
     every phase of a move.
     """
 
-    redaction: Redaction | None = None
+    redaction: SecretFilter | None = None
     """Removes secrets from stored text; None for handles that only copy rows between stores."""
 
     def __init__(self) -> None:
@@ -80,8 +86,8 @@ class Database(ABC):
         """Why the handle must not be used any more."""
         self._listeners: list[Listener] = []
         self.thread = ThreadState()
-        self.upkeep: set[str] = set()
-        """Upkeep that reads have started and not finished; see `services/store/upkeep.py`."""
+        self.writes_before_reads: set[str] = set()
+        """Names of the unfinished writes; see `services/store/write_before_read.py`."""
         self.is_exiting = False
         _open.add(self)
 

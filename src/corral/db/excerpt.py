@@ -16,7 +16,7 @@ from corral.db.sqlite import SqliteDatabase
 from corral.db.statement import Row
 from corral.db.store_move import mark_as_excerpt
 from corral.db.tx import Tx
-from corral.db.types import Progress
+from corral.db.types import ProgressCallback
 from corral.db.write_guard import list_content_tables
 
 ChangeRow = Callable[[TableDoc, Row], Row]
@@ -28,7 +28,7 @@ def write_excerpt(
     target: Path,
     conditions: Mapping[str, str],
     change: ChangeRow,
-    progress: Progress,
+    progress: ProgressCallback,
 ) -> Iterator[tuple[Tx, dict[str, int]]]:
     """Copy selected rows of one snapshot into a new file, each changed by `change`.
 

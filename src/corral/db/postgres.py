@@ -77,7 +77,7 @@ class PostgresDatabase(Database):
         self.address = url
         self.url, self.pointer = remove_password(url), remove_secrets(url)
         self.actor = actor
-        self._probe = probe
+        self.probe = probe
         self._move_check = MoveCheck(_is_moved, max_age=MAX_MOVE_CHECK_AGE)
         self._notifier = CommitNotifier(self._send_notification, self._close_unused)
         self._pool = pool = PostgresPool(
@@ -117,7 +117,7 @@ class PostgresDatabase(Database):
             work = self.report_redactions_of(work, thread.on_redaction)
         # Every commit waits for the server's disk, unless server settings prevent it: see
         # `power_loss_risks`.
-        if self._probe is not None:
+        if self.probe is not None:
             mode = "many"  # the probe is called at an explicit commit
 
         def once(connection: PostgresConnection) -> R:
@@ -198,16 +198,16 @@ class PostgresDatabase(Database):
                     self._raise(error)
 
     def _commit(self, connection: PostgresConnection) -> None:
-        if self._probe is not None:
-            self._probe("before commit")
+        if self.probe is not None:
+            self.probe("before commit")
         try:
             connection.run("COMMIT")
         except psycopg.Error as error:
             # If the connection broke here, it is unknown whether the server committed.
             raise_if_lost(connection, error, asked_to_commit=True)
             raise
-        if self._probe is not None:
-            self._probe("after commit")
+        if self.probe is not None:
+            self.probe("after commit")
 
     def _run_with_retry(self, once: Callable[[PostgresConnection], R], *, repeatable: bool) -> R:
         """Run `once`; retry after conflicts, and while the server is away, up to the time limit."""

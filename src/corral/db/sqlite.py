@@ -40,6 +40,7 @@ class SqliteDatabase(Database):
     """A handle on a store file. All handles of a process on one file share connections."""
 
     engine = "sqlite"
+    path: Path
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class SqliteDatabase(Database):
         self.path = path
         self.url = self.address = self.pointer = f"sqlite:///{path}"
         self.actor = actor
-        self._probe = probe
+        self.probe = probe
         self._shared = shared = sqlite_connection_set.open_handle(path, create=create)
         self._released = False
         self._queue, self._write_lock = shared.queue, shared.write_lock
@@ -122,7 +123,7 @@ class SqliteDatabase(Database):
             self.require_outside_operation()
         if thread.on_redaction is not None:
             work = self.report_redactions_of(work, thread.on_redaction)
-        if self._probe is not None:
+        if self.probe is not None:
             mode = "many"  # the probe is called at an explicit commit
         waiting_since = None
         try:
@@ -286,11 +287,11 @@ class SqliteDatabase(Database):
         self._write_lock.release()
 
     def _commit(self, writer: SqliteConnection) -> None:
-        if self._probe is not None:
-            self._probe("before commit")
+        if self.probe is not None:
+            self.probe("before commit")
         writer.run("COMMIT")
-        if self._probe is not None:
-            self._probe("after commit")
+        if self.probe is not None:
+            self.probe("after commit")
 
     def _make_tx(self, writer: SqliteConnection, mode: Mode) -> Tx:
         return Tx(writer, self._write_now(), self.actor, mode, self.redaction, self.run_id)

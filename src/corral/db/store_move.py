@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from hashlib import sha256
 from itertools import islice
-from pathlib import Path
 
 import msgspec
 
@@ -43,7 +42,7 @@ from corral.db.store_move_record import (
     read_store_move_if_current,
 )
 from corral.db.tx import Tx
-from corral.db.types import Progress
+from corral.db.types import ProgressCallback
 from corral.kernel.errors import Conflict, Invalid, Refused, StoreUnavailable
 
 Open = Callable[[], Database]
@@ -131,8 +130,7 @@ class StoreMove:
     @property
     def _is_same_place(self) -> bool:
         """Whether source and target are the same store, perhaps through a symlink."""
-        path: Path | None = getattr(self.source, "path", None)
-        target_path: Path | None = getattr(self.target, "path", None)
+        path, target_path = self.source.path, self.target.path
         if path is None or target_path is None:
             return self.source.pointer == self.target.pointer
         return path.samefile(target_path)
@@ -175,7 +173,7 @@ class StoreMove:
         void_target(self.target, self.id)
         keep_here(self.source)
 
-    def copy(self, progress: Progress) -> dict[str, int]:
+    def copy(self, progress: ProgressCallback) -> dict[str, int]:
         """Copy the rows that are missing, then compare all; return the number of rows by table.
 
         Progress counts each row twice: when it is copied and when it is compared.

@@ -37,7 +37,7 @@ class Connection(Protocol):
         """Account for events that another statement has just inserted."""
 
 
-class Redaction(Protocol):
+class SecretFilter(Protocol):
     """Removes secrets from text before it is stored."""
 
     def add_known_values(self, *values: str) -> None:
@@ -86,7 +86,7 @@ class Tx:
         now: int,
         actor: str,
         mode: Mode,
-        redaction: Redaction | None = None,
+        redaction: SecretFilter | None = None,
         run_id: str | None = None,
     ) -> None:
         self._connection = connection
@@ -104,7 +104,7 @@ class Tx:
         self.redacted_columns: Sequence[str] = ()
 
     def continue_for(
-        self, now: int, actor: str, redaction: Redaction | None, run_id: str | None
+        self, now: int, actor: str, redaction: SecretFilter | None, run_id: str | None
     ) -> None:
         """Continue the same transaction for another operation, perhaps of another handle."""
         self.now = now
@@ -137,7 +137,7 @@ class Tx:
                         break
         return self._execute(statement, params)
 
-    def _redact(self, redaction: Redaction, statement: Statement, params: Params) -> None:
+    def _redact(self, redaction: SecretFilter, statement: Statement, params: Params) -> None:
         """Redact the parameters in place, because the record of a new row is built from them too.
 
         Raises Invalid if a parameter whose policy is "rejected" contains a secret.

@@ -11,12 +11,16 @@ ReadTable = Callable[[str, list[str], str], Iterator[Row]]
 """Iterates over the rows of a table; the arguments are its name, columns and key."""
 Probe = Callable[[str], None]
 """Called at named points of a commit; crash tests stop the process there."""
-Progress = Callable[[str, int, int], None]
+ProgressCallback = Callable[[str, int, int], None]
 """Called during a long operation with the current part, the amount done and the total."""
 
 
 def no_progress(part: str, done: int, total: int) -> None:
     """Ignore progress."""
+
+
+MAX_LISTEN_SECONDS = 1.0
+"""Seconds; bounds a wait of a `Listener` in case a wake-up is missed."""
 
 
 class Listener(Protocol):

@@ -9,7 +9,14 @@ import time
 import uuid
 from typing import Any
 
-from corral.demo.agent import MODEL, PRICES, Face, QuotaExceeded, ScriptedAgent, Session
+from corral.demo.agent import (
+    MODEL,
+    PRICES,
+    QuotaExceeded,
+    ScriptedAgent,
+    ScriptedOutput,
+    ScriptedSession,
+)
 
 PROTOCOL = 1
 INVALID = -32602
@@ -33,7 +40,7 @@ class AcpServer:
         self._requests: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._replies: queue.Queue[dict[str, Any]] = queue.Queue()
         self._cancelled = threading.Event()
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, ScriptedSession] = {}
         self.cost: dict[str, float] = {}
         self._asked = 0
 
@@ -120,11 +127,11 @@ class AcpServer:
                     "authMethods": [],
                 }
             case "session/new":
-                session = Session(str(uuid.uuid4()))
+                session = ScriptedSession(str(uuid.uuid4()))
                 self._open(session, params)
                 return {"sessionId": session.id}
             case "session/load" | "session/resume":
-                session = Session(str(params.get("sessionId")))
+                session = ScriptedSession(str(params.get("sessionId")))
                 if not session.exists:
                     raise RequestError(
                         INVALID, f"No conversation found with session ID: {session.id}"
@@ -138,12 +145,12 @@ class AcpServer:
             case _:
                 raise RequestError(NO_SUCH_METHOD, f"Unknown method {method}.")
 
-    def _open(self, session: Session, params: dict[str, Any]) -> None:
+    def _open(self, session: ScriptedSession, params: dict[str, Any]) -> None:
         if os.path.isdir(str(params.get("cwd"))):
             os.chdir(params["cwd"])
         self._sessions[session.id] = session
 
-    def _replay(self, session: Session) -> None:
+    def _replay(self, session: ScriptedSession) -> None:
         for turn in session.turns():
             kind = "user_message_chunk" if turn["role"] == "user" else "agent_message_chunk"
             self.update(session.id, kind, content={"type": "text", "text": turn["text"]})
@@ -155,19 +162,19 @@ class AcpServer:
         text = "\n".join(str(part.get("text", "")) for part in params.get("prompt") or [])
         session.add("user", text)
         self._cancelled.clear()
-        face = AcpFace(self, session)
+        output = AcpOutput(self, session)
         try:
-            AcpAgent(face, self).follow(text)
+            AcpAgent(output, self).follow(text)
         except Cancelled:
-            return {"stopReason": "cancelled", "usage": face.usage()}
+            return {"stopReason": "cancelled", "usage": output.usage()}
         except QuotaExceeded as error:
             reset = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(error.args[0]))
             raise RequestError(INTERNAL, f"Usage limit reached; try again at {reset}.") from None
-        return {"stopReason": "end_turn", "usage": face.usage()}
+        return {"stopReason": "end_turn", "usage": output.usage()}
 
 
-class AcpFace(Face):
-    def __init__(self, server: AcpServer, session: Session) -> None:
+class AcpOutput(ScriptedOutput):
+    def __init__(self, server: AcpServer, session: ScriptedSession) -> None:
         self.server = server
         self.session = session
         self.tokens = [0, 0]
@@ -224,8 +231,8 @@ class AcpFace(Face):
 class AcpAgent(ScriptedAgent):
     """A scripted agent that reacts to a cancellation while it sleeps."""
 
-    def __init__(self, face: Face, server: AcpServer) -> None:
-        super().__init__(face, MODEL)
+    def __init__(self, output: ScriptedOutput, server: AcpServer) -> None:
+        super().__init__(output, MODEL)
         self.server = server
 
     def do_sleep(self, rest: str) -> None:

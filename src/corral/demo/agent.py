@@ -63,7 +63,7 @@ class QuotaExceeded(Exception):
     """The quota is used up; the argument is the time of the reset, in seconds since 1970."""
 
 
-class Face:
+class ScriptedOutput:
     """The output of the agent, here as plain text."""
 
     def say(self, text: str) -> None:
@@ -82,7 +82,7 @@ class Face:
         self.say(f"[spent] {tokens_in} in, {tokens_out} out, {model}")
 
 
-class MenuFace(Face):
+class MenuOutput(ScriptedOutput):
     """Output to a terminal, with questions as a menu like Claude Code's."""
 
     OPTIONS = ("Yes", "Yes, and do not ask again", "No")
@@ -128,8 +128,8 @@ class MenuFace(Face):
 class ScriptedAgent:
     """Carries out the commands of a prompt; `do_VERB` is the method of a command."""
 
-    def __init__(self, face: Face, model: str = MODEL) -> None:
-        self.face = face
+    def __init__(self, output: ScriptedOutput, model: str = MODEL) -> None:
+        self.output = output
         self.model = model
 
     def follow(self, prompt: str) -> None:
@@ -137,27 +137,27 @@ class ScriptedAgent:
             getattr(self, f"do_{verb}")(rest)
 
     def do_say(self, rest: str) -> None:
-        self.face.say(rest)
+        self.output.say(rest)
 
     def do_answer(self, rest: str) -> None:
-        self.face.say(f"You said: {rest}")
+        self.output.say(f"You said: {rest}")
 
     def do_lines(self, rest: str) -> None:
-        self.face.say("\n".join(f"line {number}" for number in range(1, int(rest or 1) + 1)))
+        self.output.say("\n".join(f"line {number}" for number in range(1, int(rest or 1) + 1)))
 
     def do_write(self, rest: str) -> None:
         file, _, text = rest.partition(" ")
         with open(file, "w", encoding="utf-8") as opened:
             opened.write(f"{text}\n")
-        self.face.tool("write", {"file": file, "text": text}, f"wrote {file}")
+        self.output.tool("write", {"file": file, "text": text}, f"wrote {file}")
 
     def do_ask(self, rest: str) -> None:
-        answer = self.face.ask(rest)
-        self.face.say("Nobody answered." if answer is None else f"Answered: {answer}")
+        answer = self.output.ask(rest)
+        self.output.say("No answer." if answer is None else f"Answered: {answer}")
 
     def do_spend(self, rest: str) -> None:
         tokens_in, tokens_out, *model = rest.split()
-        self.face.spend(int(tokens_in), int(tokens_out), model[0] if model else self.model)
+        self.output.spend(int(tokens_in), int(tokens_out), model[0] if model else self.model)
 
     def do_sleep(self, rest: str) -> None:
         time.sleep(float(rest))
@@ -174,11 +174,11 @@ class ScriptedAgent:
         os._exit(int(rest or 1))
 
     def do_kill(self, rest: str) -> None:
-        os.kill(os.getpid(), _signal(rest or "KILL"))
+        os.kill(os.getpid(), parse_signal(rest or "KILL"))
         time.sleep(60)  # until the signal is delivered
 
     def do_ignore(self, rest: str) -> None:
-        signal.signal(_signal(rest or "TERM"), signal.SIG_IGN)
+        signal.signal(parse_signal(rest or "TERM"), signal.SIG_IGN)
 
     def do_fork(self, rest: str) -> None:
         sys.stdout.flush()
@@ -196,7 +196,7 @@ class ScriptedAgent:
         if failed < int(times):
             with open(file, "w", encoding="utf-8") as opened:
                 opened.write(str(failed + 1))
-            self.face.say(f"Failed for the {failed + 1}. time.")
+            self.output.say(f"Failed {failed + 1} times.")
             self.do_crash("1")
 
     def do_quota(self, rest: str) -> None:
@@ -205,7 +205,7 @@ class ScriptedAgent:
         raise QuotaExceeded(SystemClock().now() // SECOND + int(rest))
 
 
-def _signal(name: str) -> int:
+def parse_signal(name: str) -> int:
     return signal.Signals[f"SIG{name.upper().removeprefix('SIG')}"]
 
 
@@ -224,7 +224,7 @@ def home() -> str:
     return folder
 
 
-class Session:
+class ScriptedSession:
     """A conversation on disk, as JSON lines."""
 
     def __init__(self, session: str) -> None:
@@ -246,19 +246,19 @@ class Session:
             opened.write(json.dumps({"role": role, "text": text}) + "\n")
 
     @staticmethod
-    def latest() -> "Session | None":
+    def latest() -> "ScriptedSession | None":
         files = [entry for entry in os.scandir(home()) if entry.name.endswith(".jsonl")]
         newest = max(files, key=lambda entry: entry.stat().st_mtime_ns, default=None)
-        return Session(newest.name.removesuffix(".jsonl")) if newest else None
+        return ScriptedSession(newest.name.removesuffix(".jsonl")) if newest else None
 
 
 # -- a stream like Claude Code's ------------------------------------------------------------------
 
 
-class StreamFace(Face):
+class StreamOutput(ScriptedOutput):
     """Output as a JSON stream like Claude Code's."""
 
-    def __init__(self, session: Session, model: str) -> None:
+    def __init__(self, session: ScriptedSession, model: str) -> None:
         self.session = session
         self.model = model
         self.used: dict[str, list[int]] = {}
@@ -320,19 +320,19 @@ class StreamFace(Face):
         )
 
 
-def stream(prompt: str, session: Session, model: str) -> int:
-    face = StreamFace(session, model)
-    face.emit("system", subtype="init", cwd=os.getcwd(), model=model, tools=["write"])
+def stream(prompt: str, session: ScriptedSession, model: str) -> int:
+    output = StreamOutput(session, model)
+    output.emit("system", subtype="init", cwd=os.getcwd(), model=model, tools=["write"])
     session.add("user", prompt)
     try:
-        ScriptedAgent(face, model).follow(prompt)
+        ScriptedAgent(output, model).follow(prompt)
     except QuotaExceeded as error:
         info = {"status": "rejected", "resetsAt": error.args[0], "rateLimitType": "five_hour"}
-        face.emit("rate_limit_event", rate_limit_info=info)
-        face.result("You've hit your limit.", is_error=True)
+        output.emit("rate_limit_event", rate_limit_info=info)
+        output.result("You've hit your limit.", is_error=True)
         return 1
     turns = session.turns()
-    face.result(turns[-1]["text"] if turns[-1]["role"] == "assistant" else "Done.")
+    output.result(turns[-1]["text"] if turns[-1]["role"] == "assistant" else "Done.")
     return 0
 
 
@@ -367,19 +367,19 @@ def parse_options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     return options, rest
 
 
-def open_session(options: dict[str, str]) -> Session:
+def open_session(options: dict[str, str]) -> ScriptedSession:
     """Return the session to resume or continue, or a new one."""
     if "--resume" in options:
-        session = Session(options["--resume"])
+        session = ScriptedSession(options["--resume"])
         if not session.exists:
             raise UsageError(f"No conversation found with session ID: {session.id}")
         return session
     if "--continue" in options:
-        latest = Session.latest()
+        latest = ScriptedSession.latest()
         if latest is None:
             raise UsageError("No conversation found to continue")
         return latest
-    session = Session(options.get("--session-id") or str(uuid.uuid4()))
+    session = ScriptedSession(options.get("--session-id") or str(uuid.uuid4()))
     if session.exists:
         raise UsageError(f"Session ID {session.id} is already in use.")
     return session
@@ -396,7 +396,7 @@ def read_prompt(words: list[str]) -> str:
 
 def converse(prompt: str, model: str) -> int:
     """Follow the prompt, and then each line of input until its end or `exit`."""
-    agent = ScriptedAgent(MenuFace(), model)
+    agent = ScriptedAgent(MenuOutput(), model)
     agent.follow(prompt)
     while True:
         print(f"{MARK} ", end="", flush=True)
@@ -429,7 +429,7 @@ def main(arguments: list[str]) -> int:
     if session:
         return stream(prompt, session, model)
     try:
-        ScriptedAgent(Face(), model).follow(prompt)
+        ScriptedAgent(ScriptedOutput(), model).follow(prompt)
     except QuotaExceeded as error:
         reset = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(error.args[0]))
         print(f"Usage limit reached; try again at {reset}.", flush=True)

@@ -198,7 +198,7 @@ class EventFeed:
     def _follow(self, cursor: str) -> None:
         while not self._stopping.is_set():
             try:
-                for event in self._store.events.follow(cursor, over=self._stopping.is_set):
+                for event in self._store.events.follow(cursor, is_finished=self._stopping.is_set):
                     self._enqueue(event)
                     cursor = event.cursor
                     if self._stopping.is_set():

@@ -19,7 +19,7 @@ from corral.kernel.errors import Invalid, Refused
 from corral.services.tokens import TokenIdentity
 
 if TYPE_CHECKING:
-    from corral.adapters.output.reader import OutputReader
+    from corral.adapters.output.reader import OutputFiles
     from corral.adapters.output.sealed_file import SealedOutput
 
 MAX_SUBSCRIBERS = 2_000
@@ -184,12 +184,12 @@ class _NoMoreData(Exception):
 
 
 def _read_bytes(
-    text: "OutputReader | SealedOutput", offset: int, limit: int, *, is_live: bool
+    text: "OutputFiles | SealedOutput", offset: int, limit: int, *, is_live: bool
 ) -> OutputSlice:
     """Read whole chunks from `offset` on until they have `limit` bytes; never waits.
 
-    `follow` is stopped where it would wait. Ending it with `over` would release the bytes that it
-    holds back because they may be the beginning of a secret.
+    `follow` is stopped where it would wait. Ending it with `is_finished` would release the bytes
+    that it holds back because they may be the beginning of a secret.
     """
 
     def stop_waiting(_: float) -> None:
@@ -199,7 +199,7 @@ def _read_bytes(
     size = 0
     is_complete = True
     try:
-        for chunk in text.follow(offset, over=lambda: not is_live, wait=stop_waiting):
+        for chunk in text.follow(offset, is_finished=lambda: not is_live, wait=stop_waiting):
             chunks.append(chunk.text)
             size += len(chunk.text)
             offset = chunk.next

@@ -35,7 +35,7 @@ class FileCopier:
         """
         try:
             data = attachments.read_attachment(
-                path, [source], max_bytes=self._max_bytes, never=config.home()
+                path, [source], max_bytes=self._max_bytes, forbidden_folder=config.home()
             )
             stored = attachments.store_sent(self._folder / session_id, path, data)
         except CorralError as error:

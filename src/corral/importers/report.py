@@ -4,7 +4,7 @@ from collections import Counter
 
 import msgspec
 
-from corral.services.store.model import Pruned
+from corral.services.store.model import PruneResult
 
 
 class TableReport(msgspec.Struct):
@@ -60,7 +60,7 @@ class ImportReport(msgspec.Struct):
     """Views, virtual tables and generated columns, which the tool derives from other data."""
     skipped: list[str] = []
     """Files that could not be read completely, with the reason."""
-    retention: list[Pruned] = []
+    retention: list[PruneResult] = []
     """Imported rows, of this and earlier imports, that retention applies to: they are exempt while
     the setting `imports.apply_retention` is off, and deleted while it is on."""
     exempt: bool = True

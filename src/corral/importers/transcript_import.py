@@ -57,7 +57,7 @@ def import_transcripts(
     if not root.is_dir():
         raise NotFound(f"No directory named {root}. Give the directory of the transcripts.")
     reader = import_module(f"corral.adapters.transcripts.{source}")
-    files = [*reader.files(root)]
+    files = [*reader.iter_files(root)]
     counts = {"sessions": 0, "turns": 0, "charges": 0, "own": 0}
     left_out: Counter[str] = Counter()
     unreadable: list[str] = []
@@ -81,7 +81,7 @@ def _import_file(
 ) -> bool:
     """Import the new part of a file; returns False when it is unreadable or not a transcript."""
     try:
-        head = reader.head(path)
+        head = reader.read_head(path)
     except OSError:
         return False
     if head is None:
@@ -105,7 +105,7 @@ def _import_items(
     database: "Database", reader: Any, path: Path, imported: Import, offsets: set[int]
 ) -> Import:
     items: list[Any] = []
-    for item in reader.read(path, offset=imported.read_bytes):
+    for item in reader.iter_items(path, offset=imported.read_bytes):
         # Items of one line stay in one transaction: the next batch begins after a complete line.
         if len(items) >= BATCH and item.offset != items[-1].offset:
             imported = _store(database, imported, items)

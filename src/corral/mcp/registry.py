@@ -109,13 +109,13 @@ TOOLS = (
     ToolSpec(
         delegations.delegate,
         delegations.DelegateArguments,
-        delegations.DelegationResult,
+        delegations.DelegateResult,
         ("delegations.delegate", "tasks.delegate"),
     ),
     ToolSpec(
         delegations.result,
         delegations.ResultArguments,
-        delegations.DelegationResult,
+        delegations.DelegateResult,
         ("delegations.finish", "delegations.fail"),
     ),
     ToolSpec(

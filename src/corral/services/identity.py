@@ -115,7 +115,7 @@ def _read_environment(pid: int) -> bytes:
 
 def _store_mark(database: "Database") -> str:
     """Return a text that identifies a store, independent of how its address is written."""
-    path = getattr(database, "path", None)
+    path = database.path
     if path is None:
         return f"postgresql:{database.url.partition('?')[0].rpartition('/')[2]}"
     status = os.stat(path)

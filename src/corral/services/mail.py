@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from corral.db.types import MAX_LISTEN_SECONDS
 from corral.domain.mail import ops, queries
 from corral.domain.mail.model import Letter, is_ordered
-from corral.services.wait import MAX_SLEEP, wait_until
+from corral.services.wait import wait_until
 
 if TYPE_CHECKING:
     from corral.db.database import Database
@@ -89,11 +90,11 @@ def _claim_waiting(
     def until_due(is_woken: bool) -> float:
         nonlocal pause
         due = next_due(database, mailbox)
-        left = MAX_SLEEP if due is None else (due - database.clock.now()) / 1_000
+        left = MAX_LISTEN_SECONDS if due is None else (due - database.clock.now()) / 1_000
         # A due letter that was not claimed became due this moment, or is queued behind a
         # claimed letter: retry soon, then with exponential back-off.
         before = MIN_SLEEP if is_woken else pause
-        pause = min(before * 2, MAX_SLEEP) if left <= 0 else max(left, MIN_DUE_SLEEP)
+        pause = min(before * 2, MAX_LISTEN_SECONDS) if left <= 0 else max(left, MIN_DUE_SLEEP)
         return pause
 
     return wait_until(database, claim_now, timeout_ms=wait_ms, next_pause=until_due) or []

@@ -6,7 +6,7 @@ from typing import Any
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.plans import ops
-from corral.domain.plans.model import Plan, PlanStep, Progress
+from corral.domain.plans.model import Plan, PlanStep, ProgressReport
 from corral.domain.runs import ops as runs
 from corral.domain.runs.model import Run
 from corral.domain.tasks import queries as tasks
@@ -54,7 +54,7 @@ def report_progress(
     task: str | None = None,
     run: str | None = None,
     project: str | None = None,
-) -> Progress:
+) -> ProgressReport:
     """Record the progress of an agent, on a task or in general.
 
     Replaces its previous report on the same subject. Raises Refused when the run belongs to another

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from corral.domain.search import ops
 from corral.domain.search.model import Hit
 from corral.kernel.pagination import Page
-from corral.services.store.upkeep import try_upkeep
+from corral.services.store.write_before_read import try_write_before_read
 
 if TYPE_CHECKING:
     from corral.db.database import Database
@@ -36,7 +36,7 @@ def find(
     hits = search(after)
     if after is None and _is_behind(database):
         # Bounded, because the store may not be writable.
-        indexed = try_upkeep(database, "search", catch_up, seconds=INDEX_SECONDS)
+        indexed = try_write_before_read(database, "search", catch_up, seconds=INDEX_SECONDS)
         if indexed:
             return search(None)
     return hits

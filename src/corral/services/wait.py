@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from corral.db.types import MAX_LISTEN_SECONDS
 from corral.kernel.deadline import Pending
 from corral.kernel.errors import NotYet
 
 if TYPE_CHECKING:
     from corral.db.database import Database
 
-MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
 MIN_SLEEP = 0.005  # seconds before a deadline; the clock of a store may stand still for a moment
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ def wait_until(
 ) -> T | None:
     """Return the first result of `step` other than None; None after `timeout_ms`.
 
-    `step` is called at once, after each commit of any process, and every MAX_SLEEP seconds, but at
+    `step` is called at once, after each commit of any process, and every MAX_LISTEN_SECONDS, but at
     most every `min_interval` seconds. `next_pause` may shorten the sleep: it returns seconds, and
     gets whether a commit ended the last sleep. Without `timeout_ms` the wait is unlimited.
     """
@@ -41,11 +41,11 @@ def wait_until(
         while True:
             began = time.monotonic()
             result = step()
-            left = MAX_SLEEP if end is None else end - time.monotonic()
+            left = MAX_LISTEN_SECONDS if end is None else end - time.monotonic()
             if result is not None or left <= 0:
                 return result
-            pause = MAX_SLEEP if next_pause is None else next_pause(is_woken)
-            is_woken = listener.wait(min(pause, left, MAX_SLEEP))
+            pause = MAX_LISTEN_SECONDS if next_pause is None else next_pause(is_woken)
+            is_woken = listener.wait(min(pause, left, MAX_LISTEN_SECONDS))
             if min_interval:
                 time.sleep(max(0.0, began + min_interval - time.monotonic()))
 
@@ -66,7 +66,7 @@ def wait_until_ended(
 
     def until_deadline(_: bool) -> float:
         if latest.deadline_at is None:
-            return MAX_SLEEP
+            return MAX_LISTEN_SECONDS
         return max((latest.deadline_at - database.clock.now()) / 1_000, MIN_SLEEP)
 
     ended = wait_until(database, read_ended, timeout_ms=timeout_ms, next_pause=until_deadline)

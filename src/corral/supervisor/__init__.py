@@ -21,7 +21,8 @@ How a run starts
 
 1. `main.py` reads the start order from the caller and opens the store.
 2. `LaunchPlan` (`launch_plan.py`) prepares the command, environment, secrets and sandbox.
-3. `Supervisor.start` (`supervisor.py`) begins the first attempt with `Attempt.fork` (`attempt.py`).
+3. `Supervisor.start` (`supervisor.py`) begins the first attempt with `AgentAttempt.fork`
+   (`attempt.py`).
 4. `ChildProcess.fork` (`child.py`) forks guard and agent. The agent waits at the gate.
 5. `RunLease.acquire` (`lease.py`) calls `store.internal.runs.acquire` (`api/internal/runs.py`),
    which is `acquire` of `domain/runs/supervision.py`. The run is now `starting` and has the

@@ -35,7 +35,7 @@ class AcpIO(AgentIO):
         log: Log,
     ) -> None:
         super().__init__()
-        self.recorder = self._recorder = Recorder(store, run, self, log, secrets=secrets)
+        self.recorder = self._recorder = Recorder(store, run, self.status, log, secrets=secrets)
         self._client = AcpClient(
             write,
             cwd=run.cwd,
@@ -67,16 +67,16 @@ class AcpIO(AgentIO):
         return False
 
     def _show_question(self) -> None:
-        self.attention = Attention.NEEDS_INPUT if self._questions else None
-        self.dialog = None
+        self.status.attention = Attention.NEEDS_INPUT if self._questions else None
+        self.status.dialog = None
         if self._questions:
             question = self._questions[0]
-            self.dialog = build_dialog(
+            self.status.dialog = build_dialog(
                 question.title, question.options, kind=question.tool, key=question.id
             )
 
     def send(self, text: str, *, enter: bool, dialog: str | None, reply: Reply) -> bool:
-        shown = self.dialog
+        shown = self.status.dialog
         if dialog is not None and (shown is None or shown.id != dialog):
             reply({"ok": False, "error": "dialog_changed"})
         elif self._answer_or_prompt(text):
@@ -93,7 +93,7 @@ class AcpIO(AgentIO):
         try:
             if not self._questions:
                 self._client.prompt(text)
-                self.is_done = False
+                self.status.is_done = False
                 return True
             question = self._questions[0]
             matching = (option for option in question.options if option.lower() == text.lower())
@@ -123,8 +123,8 @@ class AcpIO(AgentIO):
     def _finish(self, done: PromptResult) -> None:
         self._questions.clear()
         self._show_question()
-        self.is_done = True
-        self.result = ResultFact(done.ok, done.message or (None if done.ok else done.reason))
+        self.status.is_done = True
+        self.status.result = ResultFact(done.ok, done.message or (None if done.ok else done.reason))
 
 
 def _is_denied(names: set[str], allow: tuple[str, ...], deny: tuple[str, ...]) -> bool:

@@ -26,11 +26,11 @@ Log = Callable[[str, str, dict[str, Any] | None], None]
 Reply = Callable[[dict[str, Any]], None]
 
 
-class AgentIO:
-    """The agent of one attempt. This base class understands nothing of its output."""
+class AgentStatus:
+    """What is known of the agent of one attempt.
 
-    pause: float | None = None
-    """Seconds until `poll` is to be called again; None: only after new output."""
+    The agent's interface, its recorders and its budget watch write it; the supervisor reads it.
+    """
 
     def __init__(self) -> None:
         self.attention: Attention | None = None
@@ -42,16 +42,32 @@ class AgentIO:
         """Why the run must stop; None: within budget."""
         self.denied: dict[str, str] = {}
         """The denied tools, by call."""
-        self.transcript: TranscriptFollower | None = None
-        """The reader of the transcript that the CLI itself writes."""
-        self.recorder: Recorder | None = None
-        """The recorder of its stream, if it has one."""
         self.is_working = False
         """Whether its screen shows that it is working, even if nothing changes."""
         self.is_starting = False
         """Whether its interface has not appeared yet; it does not count as idle then."""
         self.is_done = False
         """Whether it has finished its prompt and only waits for its input to be closed."""
+
+
+class AgentIO:
+    """The agent of one attempt. This base class understands nothing of its output."""
+
+    pause: float | None = None
+    """Seconds until `poll` is to be called again; None: only after new output."""
+
+    def __init__(self) -> None:
+        self.status = AgentStatus()
+        self.transcript: TranscriptFollower | None = None
+        """The reader of the transcript that the CLI itself writes."""
+        self.recorder: Recorder | None = None
+        """The recorder of its stream, if it has one."""
+
+    def set_transcript(self, transcript: "TranscriptFollower") -> None:
+        """Follow a transcript from now on; the recorders pass sessions and usage to it."""
+        self.transcript = transcript.recorder.transcript = transcript
+        if self.recorder is not None:
+            self.recorder.transcript = transcript
 
     def feed(self, data: bytes) -> None:
         """Process output that the supervisor has copied."""
@@ -69,7 +85,7 @@ class AgentIO:
             return False
         has_items = self.transcript.poll(agent_pid)
         recorder = self.recorder or self.transcript.recorder
-        if self.is_working or (self.recorder is None and not self.transcript.is_screened):
+        if self.status.is_working or (self.recorder is None and not self.transcript.is_screened):
             recorder.budget.notice_activity()
         if self.recorder is None:
             recorder.check_budget(self.transcript.pending)

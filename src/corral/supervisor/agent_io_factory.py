@@ -1,68 +1,31 @@
 """The factory of agent interfaces: one for each way in which an agent communicates."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from corral.adapters.providers.provider import LaunchCommand
 from corral.adapters.transcripts.reader import READABLE_PROVIDERS
 from corral.config import write_private_file
-from corral.domain.runs.model import Launch, Run, RunMode
+from corral.domain.runs.model import Run, RunMode
 from corral.kernel.clock import SystemClock
 from corral.supervisor.agent_io import AgentIO, Log
+from corral.supervisor.launch_plan import is_structured
 from corral.supervisor.recorder import Recorder
 from corral.supervisor.streams import OUTPUT, AgentStreams
 
 if TYPE_CHECKING:
-    from corral.adapters.providers.provider import Provider
-    from corral.api import Corral
-    from corral.supervisor.confinement import Confinement
-
-# Options that make an agent CLI report in structured lines, in a command line of the user.
-STRUCTURED_OPTIONS = frozenset({"stream-json", "--json"})
-
-
-class AgentConfig(NamedTuple):
-    """The configuration of the run's agent: model, instructions and tool grants."""
-
-    model: str | None = None
-    instructions: str | None = None
-    allow: tuple[str, ...] = ()
-    deny: tuple[str, ...] = ()
-    tools: bool = False
-    """Whether it gets Corral's own tools (MCP)."""
-
-
-def is_structured(provider: "Provider", args: Sequence[str]) -> bool:
-    """Whether a command line of the user makes the agent CLI report in structured lines."""
-    return provider.name != "plain" and not STRUCTURED_OPTIONS.isdisjoint(args)
+    from corral.supervisor.launch_plan import LaunchPlan
 
 
 class AgentIOFactory:
     """Creates the interface to the agent of each attempt of a run."""
 
-    def __init__(
-        self,
-        store: "Corral",
-        launch: Launch,
-        folder: Path,
-        *,
-        provider: "Provider",
-        config: AgentConfig,
-        size: tuple[int, int],
-        secrets: Sequence[str],
-        env: Callable[[LaunchCommand], dict[str, str]],
-        confinement: "Confinement | None",
-    ) -> None:
-        self._store = store
-        self._launch = launch
-        self._folder = folder
-        self._provider = provider
-        self._config = config
-        self._size = size
-        self._secrets = secrets
-        self._env = env
-        self._confinement = confinement
+    def __init__(self, plan: "LaunchPlan") -> None:
+        self._plan = plan
+        self._store = plan.store
+        self._launch = plan.launch
+        self._folder = plan.folder
+        self._provider = plan.provider
+        self._secrets = list(plan.secrets.values())
 
     def create(self, command: LaunchCommand, run: Run, streams: AgentStreams, log: Log) -> AgentIO:
         """Return the interface to the agent of an attempt that was just started."""
@@ -83,11 +46,11 @@ class AgentIOFactory:
             return self._make_stream_io(run, path.stat().st_size if path.exists() else 0, log)
         return AgentIO()
 
-    def create_adopted(self, run: Run, session: str | None, log: Log) -> AgentIO:
+    def create_adopted(self, run: Run, log: Log) -> AgentIO:
         """Return the interface to an agent that another supervisor started.
 
-        `session` is the provider's own id of the conversation, if it is known. The agent's stream
-        is read again from the beginning; facts that are recorded are not added twice.
+        The agent's stream is read again from the beginning; facts that are recorded are not added
+        twice.
         """
         structured = not self._launch.raw or is_structured(self._provider, [run.command, *run.args])
         agent_io = AgentIO()
@@ -95,7 +58,11 @@ class AgentIOFactory:
         if self._launch.has_session_sandbox or is_stream:
             agent_io = self._make_stream_io(run, self._read_offset(run.attempts), log)
         if self._provider.name in READABLE_PROVIDERS:
-            command = LaunchCommand([run.command, *run.args], structured=is_stream, session=session)
+            command = LaunchCommand(
+                [run.command, *run.args],
+                structured=is_stream,
+                session=self._plan.get_provider_session(),
+            )
             self._follow_transcript(agent_io, command, run, log, started_at=run.started_at or 0)
         return agent_io
 
@@ -108,7 +75,7 @@ class AgentIOFactory:
         recorder = Recorder(
             self._store,
             run,
-            agent_io,
+            agent_io.status,
             log,
             secrets=self._secrets,
             budget=agent_io.recorder.budget if agent_io.recorder else None,
@@ -119,11 +86,11 @@ class AgentIOFactory:
             store=self._store,
             run=run,
             provider=self._provider,
-            env=self._env(command),
+            env=self._plan.build_environment(command),
             session=command.session,
             started_at=started_at,
             prompt=None if self._launch.raw else self._launch.prompt,
-            confinement=self._confinement,
+            worktree_sandbox=self._plan.worktree_sandbox,
         )
 
     def _make_stream_io(self, run: Run, offset: int, log: Log) -> AgentIO:
@@ -135,7 +102,7 @@ class AgentIOFactory:
 
             kind = SandboxIO
         write_private_file(self._folder / f"offset.{run.attempts}", str(offset))
-        parser = self._provider.parser(self._store)
+        parser = self._provider.create_parser(self._store)
         return kind(
             self._store,
             run,
@@ -165,7 +132,7 @@ class AgentIOFactory:
 
         return ScreenIO(
             screen,
-            size=self._size,
+            size=self._plan.size,
             approvals=frozenset(self._launch.approvals),
             type_in=streams.type_in,
             first_prompt=command.stdin,
@@ -189,9 +156,11 @@ class AgentIOFactory:
             prompt=command.stdin or "",
             session=command.session,
             approvals=frozenset(self._launch.approvals),
-            allow=self._config.allow,
-            deny=self._config.deny,
-            servers=build_acp_servers(self._env(command)) if self._config.tools else [],
+            allow=self._plan.agent_config.allow,
+            deny=self._plan.agent_config.deny,
+            servers=build_acp_servers(self._plan.build_environment(command))
+            if self._plan.agent_config.tools
+            else [],
             secrets=self._secrets,
             log=log,
         )

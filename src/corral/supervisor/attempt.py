@@ -13,6 +13,7 @@ from corral.domain.runs.model import Attention
 from corral.domain.runs.supervision import LEFTOVER_GRACE_MS
 from corral.kernel.exit_status import ExitStatus
 from corral.supervisor.agent_io import AgentIO
+from corral.supervisor.agent_io_factory import AgentIOFactory
 from corral.supervisor.child import AdoptedProcess, CannotStart, ChildProcess
 from corral.supervisor.terminate import Terminator
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 MIN_POLL_SECONDS = 0.05
 
 
-class Attempt:
+class AgentAttempt:
     """The agent's process and streams, from the fork until all of its output was read.
 
     `fork` and `adopt` create an attempt. `execute` starts the program of a forked one. After the
@@ -59,7 +60,7 @@ class Attempt:
         self.started_at = self.active_at = time.monotonic()
         """When the attempt started, and when the agent last showed activity."""
         self.terminator: Terminator | None = None
-        """Ends the processes of the attempt; None: they are not to end yet."""
+        """Terminates the processes of the attempt; None until the termination begins."""
         self._is_idle = False
         self._is_unanswered = False
 
@@ -73,10 +74,11 @@ class Attempt:
         previous: ExitStatus | None,
         quick_failures: int,
         on_output: Callable[[bytes], None],
-    ) -> "Attempt":
+    ) -> "AgentAttempt":
         """Create the agent's process and record it in the store; `execute` starts its program.
 
-        So the store knows every agent that ever ran. `previous` is the end of the attempt before;
+        The identity is stored before the program runs, so the store knows every agent that ever
+        ran. `previous` is the end of the attempt before;
         None for a queued run. `on_output` is called with all copied output. Raises Conflict when
         another supervisor has the run, and CannotStart when there is no process or file for the
         attempt. No process and no descriptor is left after an error.
@@ -105,7 +107,7 @@ class Attempt:
             agent_process = process.identify(child.pid)
             assert agent_process is not None
             lease.acquire(agent_process, plan.folder, previous, quick_failures)
-            agent_io = plan.create_agent_io(command, lease.run, streams, lease.log)
+            agent_io = AgentIOFactory(plan).create(command, lease.run, streams, lease.log)
         except BaseException:
             child.abort()
             streams.close()
@@ -129,7 +131,7 @@ class Attempt:
         plan: "LaunchPlan",
         *,
         on_output: Callable[[bytes], None],
-    ) -> "Attempt":
+    ) -> "AgentAttempt":
         """Take over the attempt of a supervisor that is gone.
 
         Raises Conflict when another supervisor was faster.
@@ -141,7 +143,7 @@ class Attempt:
             plan,
             agent_process=agent_process,
             child=AdoptedProcess(agent_process, plan.folder, lease.run.attempts),
-            agent_io=plan.create_adopted_agent_io(lease.run, lease.log),
+            agent_io=AgentIOFactory(plan).create_adopted(lease.run, lease.log),
             streams=None,
             on_output=on_output,
         )
@@ -228,11 +230,11 @@ class Attempt:
     def mark_idle(self) -> None:
         """Note that the attempt ends because the agent is idle."""
         self._is_idle = True
-        self._is_unanswered = self.agent_io.attention is Attention.NEEDS_INPUT
+        self._is_unanswered = self.agent_io.status.attention is Attention.NEEDS_INPUT
 
     def begin_termination(self, grace_period_ms: int) -> None:
         """Ask the agent to quit if it is idle or done, or send SIGTERM; `terminator` continues."""
-        asked = (self._is_idle or self.agent_io.is_done) and self._ask_to_quit()
+        asked = (self._is_idle or self.agent_io.status.is_done) and self._ask_to_quit()
         self.terminator = Terminator(
             self.agent_process,
             self._mark,
@@ -245,7 +247,7 @@ class Attempt:
         """Ask an agent that is done, or idle, to quit; return False if there is no way to ask."""
         if self._streams is None:
             return False
-        if self.agent_io.is_done:
+        if self.agent_io.status.is_done:
             return self._streams.close_input()
         command = self._plan.provider.quit_command
         return command is not None and self.agent_io.quit(command, self._skip_request)
@@ -293,11 +295,11 @@ class Attempt:
             counts = {"processes": len(leftovers), "killed": killed}
             self._lease.log("warn", "The agent left processes behind; they were ended.", counts)
         survivors = find() if leftovers else []
-        self._child.close()
         return tuple(survivor.pid for survivor in survivors)
 
     def close(self) -> None:
-        """Read the rest of output and transcript, and import the results of a sandbox."""
+        """Release the guard, read the rest of the output, and import the results of a sandbox."""
+        self._child.close()
         self._drain()
         if self._streams is not None:
             self._streams.close()
@@ -307,8 +309,10 @@ class Attempt:
             self._lease.log("error", "Some output could not be written and is lost.", details)
         self.agent_io.close()
         self.agent_io.close_transcript()
-        # The transcript names the provider's session, whose files are imported.
-        self._plan.collect(self._lease.log)
+        if self._plan.worktree_sandbox is not None:
+            # The transcript names the provider's session, whose files are imported.
+            session = self._plan.get_provider_session()
+            self._plan.worktree_sandbox.collect(session, self._lease.log)
 
     def interpret_end(self, exit_status: ExitStatus, forwarded_signals: Set[int]) -> ExitStatus:
         """Combine the exit status with the outcome that the agent itself reported.
@@ -320,9 +324,9 @@ class Attempt:
         typed_signals = self._streams.typed_signals if self._streams is not None else frozenset()
         was_forwarded = exit_status.was_ended_by({*forwarded_signals, *typed_signals})
         exit_status = exit_status._replace(signal_was_forwarded=was_forwarded)
-        result = self.agent_io.result
+        result = self.agent_io.status.result
         if result is None or result.ok:
-            return exit_status._replace(finished_work=self.agent_io.is_done)
+            return exit_status._replace(finished_work=self.agent_io.status.is_done)
         if was_forwarded:
             return exit_status
         return exit_status._replace(reason=result.message or "the agent reported a failure")

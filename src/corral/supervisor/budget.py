@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from corral.adapters.providers.facts import UsageFact
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError, Refused
+from corral.supervisor.retry import AGENT_STORE_TIMEOUT
 
 if TYPE_CHECKING:
     from corral.adapters.token_prices import ModelRates
     from corral.api import Corral
-    from corral.supervisor.agent_io import AgentIO
+    from corral.supervisor.agent_io import AgentStatus
 
-STORE_TIMEOUT = 0.5  # seconds to wait for an unavailable store while the agent works
 CHECK_SECONDS = 1.0  # between two checks with new usage
 # Between two checks without new usage. Other runs spend from the same budgets.
 IDLE_CHECK_SECONDS = 10.0
@@ -23,10 +23,10 @@ UNMEASURED_SECONDS = 60.0
 
 
 class BudgetWatch:
-    """Sets `agent_io.over_budget` to the reason when the run must stop."""
+    """Sets `AgentStatus.over_budget` to the reason when the run must stop."""
 
-    def __init__(self, store: "Corral", run: Run, agent_io: "AgentIO") -> None:
-        self._store, self._run, self._agent_io = store, run, agent_io
+    def __init__(self, store: "Corral", run: Run, status: "AgentStatus") -> None:
+        self._store, self._run, self._status = store, run, status
         self._rates: dict[str, ModelRates | None] = {}
         self._last_pending: Sequence[UsageFact] = ()
         self._next_check = self._next_idle_check = 0.0
@@ -46,14 +46,14 @@ class BudgetWatch:
         now = time.monotonic()
         self.is_measured = self.is_measured or bool(pending)
         due = self._next_idle_check if pending == self._last_pending else self._next_check
-        if now < due or self._agent_io.over_budget:
+        if now < due or self._status.over_budget:
             return
         self._last_pending, self._next_check = pending, now + CHECK_SECONDS
         self._next_idle_check = now + IDLE_CHECK_SECONDS
-        with suppress(CorralError), self._store.server_timeout(STORE_TIMEOUT):
+        with suppress(CorralError), self._store.server_timeout(AGENT_STORE_TIMEOUT):
             if not self.is_measured and self._is_active_for(now, UNMEASURED_SECONDS):
                 self.stop_if_limited("its usage cannot be read, so its budget cannot be enforced")
-            costs = [self.cost_of(used) for used in pending]
+            costs = [self.compute_cost(used) for used in pending]
             self.compare(sum(cost or 0 for cost in costs))
             for used, cost in zip(pending, costs, strict=True):
                 if cost is None:
@@ -71,8 +71,8 @@ class BudgetWatch:
             agent_id=run.agent_id,
             pending_micros=pending_micros,
         )
-        if over is not None and not self._agent_io.over_budget:
-            self._agent_io.over_budget = over.reason
+        if over is not None and not self._status.over_budget:
+            self._status.over_budget = over.reason
 
     def refuse_unknown_price(self, model: str | None) -> None:
         """Stop the run if a budget covers it and the price of its model is unknown.
@@ -96,19 +96,19 @@ class BudgetWatch:
         limited = self._store.internal.charges.exceeded_budget(
             run.id, project_id=run.project_id, agent_id=run.agent_id, pending_micros=None
         )
-        if limited is not None and not self._agent_io.over_budget:
-            self._agent_io.over_budget = reason
+        if limited is not None and not self._status.over_budget:
+            self._status.over_budget = reason
 
     # -- prices ----------------------------------------------------------------------------------
 
-    def cost_of(self, used: UsageFact) -> int | None:
+    def compute_cost(self, used: UsageFact) -> int | None:
         """Return the reported cost or the price of the tokens; None when the price is unknown."""
         if used.cost_micros is not None:
             return used.cost_micros
-        rates = self.rates_of(used.model)
+        rates = self.find_rates(used.model)
         return None if rates is None else rates.cost(used)
 
-    def rates_of(self, model: str | None) -> "ModelRates | None":
+    def find_rates(self, model: str | None) -> "ModelRates | None":
         """Return the prices of a model; None if they are unknown.
 
         A separate process loads the large price table, once for each model.

@@ -81,7 +81,7 @@ class ControlPermissions:
         if caller is None:
             self._outsiders.add(ancestors[0])  # cached: one query per client, not per key press
             return True
-        return self._protected.agent_io.attention is None and self._is_started_by(caller)
+        return self._protected.agent_io.status.attention is None and self._is_started_by(caller)
 
     def _is_sandboxed(self, ancestors: "list[Ancestor]") -> bool:
         """Whether the process with these ancestors belongs to a sandboxed run.

@@ -5,6 +5,7 @@ recorded: it shows whether a value changed, and nothing else.
 """
 
 import os
+import shutil
 
 # Not hashlib, which would load OpenSSL into every supervisor.
 from _blake2 import blake2b
@@ -17,7 +18,8 @@ from corral.db.filesystem import create_private_file
 if TYPE_CHECKING:
     from corral.adapters.worktree_registry import Checkout
     from corral.domain.runs.model import Launch
-    from corral.supervisor.confinement import Confinement
+    from corral.supervisor.launch_plan import LaunchPlan
+    from corral.supervisor.worktree_sandbox import WorktreeSandbox
 
 RECORDED_VARIABLES = (
     "PATH",
@@ -35,7 +37,23 @@ GIT_SECONDS = 5
 STATUS_ARGS = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
 
 
-def describe_environment() -> dict[str, Any]:
+def describe_environment(plan: "LaunchPlan") -> dict[str, Any]:
+    """Return versions, git state, recorded variables and the sandbox of a run."""
+    description = _describe_system() | {
+        "git": describe_git(plan.run.cwd, plan.launch, plan.worktree_sandbox),
+        "provider_version": _probe_provider_version(plan),
+    }
+    sandbox = plan.sandbox_description
+    return description | {"sandbox": sandbox} if sandbox is not None else description
+
+
+def _probe_provider_version(plan: "LaunchPlan") -> str | None:
+    if plan.launch.raw or plan.provider.name == "plain":
+        return None
+    return plan.provider.probe_version(shutil.which(plan.run.command) or plan.run.command)
+
+
+def _describe_system() -> dict[str, Any]:
     """Return versions, recorded variables and fingerprints of the others."""
     system = os.uname()
     return {
@@ -47,7 +65,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def describe_git(
-    cwd: str, launch: "Launch", confinement: "Confinement | None"
+    cwd: str, launch: "Launch", worktree_sandbox: "WorktreeSandbox | None"
 ) -> dict[str, Any] | None:
     """Return the git state of a run's working directory; None outside of git.
 
@@ -56,9 +74,9 @@ def describe_git(
     """
     if launch.has_session_sandbox:
         return None
-    if confinement is None:
+    if worktree_sandbox is None:
         return read_git_state(cwd)
-    return read_worktree_state(confinement.checkout)
+    return read_worktree_state(worktree_sandbox.checkout)
 
 
 def read_git_state(cwd: str) -> dict[str, Any] | None:

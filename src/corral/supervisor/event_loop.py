@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from corral.domain.runs.model import Dialog, StopKind
-from corral.supervisor.usage import UsageMeter
+from corral.supervisor.resource_usage import ResourceMeter
 
 if TYPE_CHECKING:
-    from corral.supervisor.attempt import Attempt
+    from corral.supervisor.attempt import AgentAttempt
     from corral.supervisor.control_server import ControlServer
     from corral.supervisor.lease import RunLease
     from corral.supervisor.limits import RunLimits
@@ -33,7 +33,7 @@ class EventLoop:
         self._output = output
         self._control = control
         self._limits = limits
-        self._usage = UsageMeter()
+        self._usage = ResourceMeter()
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_writer, False)
         self.is_interrupted = False
@@ -54,7 +54,7 @@ class EventLoop:
         """
         self._watcher_deadline = time.monotonic() + seconds
 
-    def watch(self, attempt: "Attempt") -> None:
+    def watch(self, attempt: "AgentAttempt") -> None:
         """Process events until the agent has ended, or the run has another supervisor."""
         while not self._process_events(attempt, self._seconds_until_next_deadline(attempt)):
             pass
@@ -63,12 +63,12 @@ class EventLoop:
         """Wait for at most `seconds` between two attempts, and handle the events of that time."""
         self._process_events(None, seconds)
 
-    def renew_lease(self, attempt: "Attempt | None") -> None:
+    def renew_lease(self, attempt: "AgentAttempt | None") -> None:
         """Renew the lease and read whether the run is to stop."""
         agent_process = attempt.agent_process if attempt is not None else None
         self._lease.renew(agent_process, self._output.count_bytes(), self._usage)
 
-    def _process_events(self, attempt: "Attempt | None", seconds: float) -> bool:
+    def _process_events(self, attempt: "AgentAttempt | None", seconds: float) -> bool:
         """Wait for at most `seconds`, and handle all events that are ready or due.
 
         Returns True when the attempt has ended, or the run has another supervisor.
@@ -104,7 +104,7 @@ class EventLoop:
             self._watcher_deadline = None
         return self._watcher_deadline is not None
 
-    def _seconds_until_next_deadline(self, attempt: "Attempt") -> float:
+    def _seconds_until_next_deadline(self, attempt: "AgentAttempt") -> float:
         now = time.monotonic()
         deadlines = [
             self._lease.next_beat,
@@ -117,7 +117,7 @@ class EventLoop:
             deadlines.append(self._control.suspend_check_at)
         return min(deadlines) - now
 
-    def _handle_deadlines(self, attempt: "Attempt | None") -> None:
+    def _handle_deadlines(self, attempt: "AgentAttempt | None") -> None:
         now = time.monotonic()
         check_at = self._control.suspend_check_at
         if check_at is not None and now >= check_at:
@@ -129,7 +129,7 @@ class EventLoop:
             self.renew_lease(attempt)
         if now >= self._usage.next_poll:
             agent_process = attempt.agent_process if attempt is not None else None
-            self._lease.record_usage(self._usage.measure(agent_process))
+            self._lease.record_resource_sample(self._usage.measure(agent_process))
         if self.is_interrupted and self._lease.stop_reason is None and not self._lease.is_parked:
             self._lease.request_stop(StopKind.INTERRUPTED)
         if attempt is not None and not self._lease.is_replaced:
@@ -137,12 +137,12 @@ class EventLoop:
             self._record_attention(attempt)
             self._limits.enforce(attempt, now)
 
-    def _record_attention(self, attempt: "Attempt") -> None:
+    def _record_attention(self, attempt: "AgentAttempt") -> None:
         """Record whether the agent needs a person, if that or its question has changed."""
         run, attention, dialog = (
             self._lease.run,
-            attempt.agent_io.attention,
-            attempt.agent_io.dialog,
+            attempt.agent_io.status.attention,
+            attempt.agent_io.status.dialog,
         )
         if attention != run.attention or _get_dialog_id(dialog) != _get_dialog_id(run.dialog):
             self._lease.set_attention(attention, dialog)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from corral.adapters.providers.choices import keys_for
 from corral.adapters.providers.screens import ENTER, MAX_KEY_PRESSES, ScreenLayout, ScreenReading
+from corral.supervisor.agent_io import Reply
 
 # A screen has settled when it has not changed for this long.
 SETTLE_SECONDS = 0.5
@@ -21,8 +22,6 @@ REPEAT_SECONDS = 1.0
 INPUT_TIMEOUT = 10.0
 # The time that an interface takes to move the selection mark.
 MARK_SECONDS = 0.3
-
-Reply = Callable[[dict[str, Any]], None]
 
 
 class ScreenView(NamedTuple):
@@ -71,8 +70,8 @@ class InputEntry:
 class TextEntry(InputEntry):
     """A text, then Enter.
 
-    `waits` is for the run's first prompt: it waits without a time limit, also while dialogs are
-    open, and types only while the screen does not change.
+    The run's first prompt waits without a time limit, also while dialogs are open, and is typed
+    only while the screen does not change.
     """
 
     def __init__(
@@ -83,12 +82,12 @@ class TextEntry(InputEntry):
         type_in: Callable[[bytes], bool],
         reply: Reply,
         now: float,
-        waits: bool = False,
+        is_first_prompt: bool = False,
     ) -> None:
         super().__init__(type_in, reply, now)
         self._text = text
         self._enter = enter
-        self._waits = waits
+        self._is_first_prompt = is_first_prompt
         self._until = now + INPUT_TIMEOUT
         self._is_typed = False
         self._draft: str | None = None
@@ -96,10 +95,10 @@ class TextEntry(InputEntry):
     def step(self, view: ScreenView) -> None:
         if self._presses:
             self._confirm(view)
-        elif view.reading.state == "needs_input" and not self._waits:
+        elif view.reading.state == "needs_input" and not self._is_first_prompt:
             self._fail("typed_into_dialog" if self._is_typed else "dialog_opened")
         elif not self._can_type(view):
-            if view.now >= self._until and not self._waits:
+            if view.now >= self._until and not self._is_first_prompt:
                 self._fail("not_submitted" if self._is_typed else "no_input_line")
         elif not self._is_settled(view):
             return
@@ -112,7 +111,7 @@ class TextEntry(InputEntry):
         reading = view.reading
         if reading.draft is None:
             return False
-        if reading.state == "ready" or (reading.state == "working" and not self._waits):
+        if reading.state == "ready" or (reading.state == "working" and not self._is_first_prompt):
             return True
         # A list of commands below the input line hides the status; the draft is our text.
         return self._is_typed and reading.state == "unknown" and self._is_shown(reading.draft)
@@ -122,11 +121,11 @@ class TextEntry(InputEntry):
 
     def _is_settled(self, view: ScreenView) -> bool:
         is_still = view.now - max(view.changed_at, self._at) >= SETTLE_SECONDS
-        return is_still or (not self._waits and view.now - self._at >= MAX_SETTLE_SECONDS)
+        return is_still or (not self._is_first_prompt and view.now - self._at >= MAX_SETTLE_SECONDS)
 
     def _type(self, now: float) -> None:
         self._until = now + INPUT_TIMEOUT
-        text = _paste(self._text) if self._waits or "\n" in self._text else self._text
+        text = _paste(self._text) if self._is_first_prompt or "\n" in self._text else self._text
         if self._press(text, now):
             self._is_typed = True
             if not self._enter:
@@ -155,7 +154,7 @@ class ChoiceEntry(InputEntry):
         self,
         screen: ScreenLayout,
         dialog: ScreenReading,
-        wanted: int,
+        option_index: int,
         *,
         type_in: Callable[[bytes], bool],
         reply: Reply,
@@ -164,7 +163,7 @@ class ChoiceEntry(InputEntry):
         super().__init__(type_in, reply, now)
         self._screen = screen
         self._dialog = dialog
-        self._wanted = wanted
+        self._option_index = option_index
         self._rounds = 0
         self._mark_moves_until = now
 
@@ -172,7 +171,7 @@ class ChoiceEntry(InputEntry):
         is_open = is_same_dialog(self._dialog, view.reading)
         if self._presses and not is_open:
             self._finish(
-                {"ok": True, "how": "answered", "option": self._dialog.options[self._wanted]}
+                {"ok": True, "how": "answered", "option": self._dialog.options[self._option_index]}
             )
         elif not is_open:
             self._fail("dialog_changed")
@@ -182,9 +181,9 @@ class ChoiceEntry(InputEntry):
             self._press_next(view)
 
     def _press_next(self, view: ScreenView) -> None:
-        keys = keys_for(self._screen, view.reading, self._wanted)
+        keys = keys_for(self._screen, view.reading, self._option_index)
         if keys is None or self._presses >= MAX_KEY_PRESSES or self._rounds >= MAX_KEY_PRESSES:
-            self._fail("not_heard")
+            self._fail("answer_not_accepted")
             return
         pressed, selects = keys
         if not self._press(pressed, view.now):

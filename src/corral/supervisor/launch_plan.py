@@ -2,18 +2,17 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from corral import config
 from corral.adapters import process
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import RESUME_PROMPT, LaunchCommand, LaunchRequest
 from corral.adapters.supervisor_process import RUN_VARIABLES
 from corral.domain.runs.model import SESSION_SANDBOX_PREFIX, Launch, Run, RunMode
-from corral.supervisor.agent_io import AgentIO, Log
-from corral.supervisor.agent_io_factory import AgentConfig, AgentIOFactory, is_structured
 from corral.supervisor.streams import (
     AgentStreams,
     CopiedStreams,
@@ -26,10 +25,31 @@ if TYPE_CHECKING:
     from corral.adapters.providers.provider import Provider
     from corral.adapters.sandbox_bridge.schema import SessionFolder
     from corral.api import Corral
-    from corral.supervisor.confinement import Confinement
+    from corral.supervisor.agent_io import Log
+    from corral.supervisor.worktree_sandbox import WorktreeSandbox
 
 # The maximum length of the part of the prompt that is used to select relevant notes.
 MAX_TOPIC_CHARS = 8_000
+
+
+# Options that make an agent CLI report in structured lines, in a command line of the user.
+STRUCTURED_OPTIONS = frozenset({"stream-json", "--json"})
+
+
+class AgentConfig(NamedTuple):
+    """The configuration of the run's agent: model, instructions and tool grants."""
+
+    model: str | None = None
+    instructions: str | None = None
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    tools: bool = False
+    """Whether it gets Corral's own tools (MCP)."""
+
+
+def is_structured(provider: "Provider", args: Sequence[str]) -> bool:
+    """Whether a command line of the user makes the agent CLI report in structured lines."""
+    return provider.name != "plain" and not STRUCTURED_OPTIONS.isdisjoint(args)
 
 
 class LaunchPlan:
@@ -47,58 +67,58 @@ class LaunchPlan:
         size: tuple[int, int] = (24, 80),
         secret: Callable[[str], str],
     ) -> None:
-        self._store = store
-        self._run = run
-        self._launch = launch
+        self.store = store
+        self.run = run
+        self.launch = launch
         self.folder = folder
         self._stdin = stdin
         self._split = split
-        self._size = size
+        self.size = size
         self.secrets = {name: secret(reference) for name, reference in launch.secrets.items()}
         self.provider: Provider = registry.get_provider(run.provider)
-        self._agent_config = self._read_agent_config()
+        self.agent_config = self._read_agent_config()
         self._is_moved = self._was_on_another_host()
-        self._sandbox_info: dict[str, Any] = {}
+        self._session_sandbox: dict[str, Any] | None = None
 
     def _was_on_another_host(self) -> bool:
         """Whether an earlier attempt ran on another machine.
 
         The provider's own files of the conversation are on that machine.
         """
-        run = self._run
-        if self._launch.host is not None or not run.attempts or run.session_id is None:
+        run = self.run
+        if self.launch.host is not None or not run.attempts or run.session_id is None:
             return False
-        return self._store.outputs.get(run.id).host != process.host()
+        return self.store.outputs.get(run.id).host != process.host()
 
-    def build_command(self, log: Log, *, resume: bool) -> LaunchCommand:
+    def build_command(self, log: "Log", *, resume: bool) -> LaunchCommand:
         """Return the command of an attempt; with `resume`, it continues the conversation."""
         command = self._build_provider_command(resume=resume)
-        if self._launch.has_session_sandbox:
+        if self.launch.has_session_sandbox:
             return self._wrap_in_session_sandbox(command)
-        if self.confinement is None:
+        if self.worktree_sandbox is None:
             return command
-        session = self._get_provider_session() if self._run.session_id else None
-        return self.confinement.wrap(command, session, log)
+        session = self.get_provider_session() if self.run.session_id else None
+        return self.worktree_sandbox.wrap(command, session, log)
 
     def _wrap_in_session_sandbox(self, command: LaunchCommand) -> LaunchCommand:
         """Return the command inside a session sandbox; see `runs/spec.py`."""
         from corral.services.chat import session_sandbox
 
-        run, folder = self._run, self._session_files
+        run, folder = self.run, self._session_files
         start_file = session_sandbox.write_start_file(folder, command, self.provider.name)
         wrapped = session_sandbox.wrap_command(
             [sys.executable, "-P", "-m", session_sandbox.AGENT_CLIENT, "run", start_file],
             folder,
             session_sandbox.SandboxPaths(
                 work=run.cwd,
-                store=self._store.address,
+                store=self.store.address,
                 scratch=str(self.folder / "scratch"),
                 programs=command.args,
                 reads=self._get_setting("chat.sandbox_read_paths"),
             ),
-            kind=str(self._launch.sandbox).removeprefix(SESSION_SANDBOX_PREFIX),
+            kind=str(self.launch.sandbox).removeprefix(SESSION_SANDBOX_PREFIX),
         )
-        self._sandbox_info = {"kind": wrapped.kind, "lacks": wrapped.missing_protections}
+        self._session_sandbox = _describe_sandbox(wrapped.kind, wrapped.missing_protections)
         return LaunchCommand(
             wrapped.words,
             env=session_sandbox.build_agent_environment(folder) | wrapped.environment,
@@ -109,57 +129,63 @@ class LaunchPlan:
     @cached_property
     def _session_files(self) -> "SessionFolder":
         """The prepared session files of an agent in a session sandbox."""
-        assert self._run.session_id is not None
-        return self._store.internal.chat.prepare_sandbox(self._run.session_id)
+        assert self.run.session_id is not None
+        return self.store.internal.chat.prepare_sandbox(self.run.session_id)
 
     @cached_property
-    def confinement(self) -> "Confinement | None":
+    def worktree_sandbox(self) -> "WorktreeSandbox | None":
         """The worktree sandbox of the run; None without one."""
-        if not self._launch.has_worktree_sandbox:
+        if not self.launch.has_worktree_sandbox:
             return None
-        from corral.supervisor.confinement import Confinement
+        from corral.supervisor.worktree_sandbox import WorktreeSandbox
 
-        return Confinement(
-            self._store,
-            self._run,
-            self._launch,
+        return WorktreeSandbox(
+            self.store,
+            self.run,
+            self.launch,
             self.folder,
             self.provider.name,
             self._get_project_setting,
         )
 
+    @property
+    def sandbox_description(self) -> dict[str, Any] | None:
+        """The kind of the run's sandbox and the protections that it lacks; None without one."""
+        if self.worktree_sandbox is None:
+            return self._session_sandbox
+        return _describe_sandbox(
+            str(self.launch.sandbox), self.worktree_sandbox.missing_protections
+        )
+
+    def get_provider_session(self) -> str | None:
+        """Return the provider's own id of the conversation; None without one."""
+        if self.run.session_id is None:
+            return None
+        return self.store.sessions.get(self.run.session_id).provider_session
+
     def _get_project_setting(self, name: str) -> Any:
-        return self._store.settings.get(name, project=self._run.project_id).value
-
-    def collect(self, log: Log) -> None:
-        """Import the results of an attempt from its sandbox, after all its processes ended."""
-        if self.confinement is not None:
-            session = self._get_provider_session() if self._run.session_id else None
-            self.confinement.collect(session, log)
-
-    def close(self) -> None:
-        """Delete the folders of the sandbox after the run."""
-        if self.confinement is not None:
-            self.confinement.close()
+        return self.store.settings.get(name, project=self.run.project_id).value
 
     def _build_provider_command(self, *, resume: bool) -> LaunchCommand:
-        run, launch = self._run, self._launch
+        run, launch = self.run, self.launch
         if launch.raw and run.mode is not RunMode.ACP:
             args = [run.command, *run.args]
             return LaunchCommand(args, structured=is_structured(self.provider, args))
         request = self._build_launch_request(resume=resume)
         if run.mode is RunMode.ACP:
             return self._build_acp_command(request)
-        command = self.provider.start(request, run.command)
+        command = self.provider.build_command(request, run.command)
         if command.session is not None and run.session_id is not None:
-            self._store.sessions.set_provider_session(
+            self.store.sessions.set_provider_session(
                 run.session_id, self.provider.name, command.session
             )
         return command
 
     def _build_launch_request(self, *, resume: bool) -> LaunchRequest:
-        run, launch = self._run, self._launch
-        session = self._get_provider_session() if run.session_id else None
+        from corral.adapters import git
+
+        run, launch = self.run, self.launch
+        session = self.get_provider_session()
         prompt = launch.prompt
         if launch.has_session_sandbox:
             from corral.adapters.sandbox_bridge.agent_client import PROMPT_PLACEHOLDER
@@ -171,44 +197,44 @@ class LaunchPlan:
 
             # Send the conversation as text; from the next attempt on, the provider has it here.
             assert run.session_id is not None
-            context = self._store.sessions.context(run.session_id, limit=MAX_TURNS)
+            context = self.store.sessions.context(run.session_id, limit=MAX_TURNS)
             session, prompt, self._is_moved = None, prepend_context(context, None) or prompt, False
         resumes = session is not None and (resume or launch.resume_session is not None)
         if session is None and self.provider.accepts_session_id:
             session = _random_uuid()
         return LaunchRequest(
             prompt=None if resume and resumes else prompt,
-            model=self._agent_config.model,
+            model=self.agent_config.model,
             instructions=self._instructions,
             session=session,
             resume=resumes,
             interactive=launch.interactive,
             approvals=tuple(launch.approvals),
-            allow=self._agent_config.allow,
-            deny=self._agent_config.deny,
-            is_sandboxed=launch.has_session_sandbox or self.confinement is not None,
+            allow=self.agent_config.allow,
+            deny=self.agent_config.deny,
+            is_sandboxed=launch.has_session_sandbox or self.worktree_sandbox is not None,
             is_root=os.geteuid() == 0 and not self._is_root_allowed(),
-            is_own_worktree=_is_created_by_corral(run.cwd),
-            tools=self._agent_config.tools,
+            is_own_worktree=config.is_own_worktree(run.cwd),
+            tools=self.agent_config.tools,
             # Lock hooks need the store, which a sandbox cannot reach.
             hooks=run.agent_id is not None
-            and self.confinement is None
-            and _is_linked_worktree(run.cwd),
+            and self.worktree_sandbox is None
+            and git.is_linked_worktree(run.cwd),
             extra=tuple(run.args),
         )
 
     def _is_root_allowed(self) -> bool:
         name = self.provider.root_variable
-        return name is not None and bool((os.environ | self._launch.env).get(name))
+        return name is not None and bool((os.environ | self.launch.env).get(name))
 
     def _build_acp_command(self, request: LaunchRequest) -> LaunchCommand:
         """Return the command of an agent that speaks ACP.
 
         A program whose provider has no special options for ACP is started as it is.
         """
-        run = self._run
+        run = self.run
         program = None if run.command == self.provider.program else run.command
-        command = self.provider.acp(request, program)
+        command = self.provider.build_acp_command(request, program)
         if command is not None:
             return command
         session = request.session if request.resume else None
@@ -222,16 +248,18 @@ class LaunchPlan:
         It has the supervisor's own variables, those given to the run, and those that identify the
         run.
         """
-        run = self._run
-        if self._launch.has_session_sandbox:
+        run = self.run
+        if self.launch.has_session_sandbox:
             # A session sandbox gets neither the host's environment nor the address of the store.
-            return command.env | self._launch.env | self.secrets | {"CORRAL_RUN": run.id}
+            return command.env | self.launch.env | self.secrets | {"CORRAL_RUN": run.id}
         # The token of a person is not passed on: a run acts as itself.
         removed = (*RUN_VARIABLES, "CORRAL_TOKEN")
         env = {name: value for name, value in os.environ.items() if name not in removed}
-        env["CORRAL_STORE"] = self._store.address
-        given = command.env | self._launch.env | self.secrets
-        env = self.confinement.build_environment(given) if self.confinement else env | given
+        env["CORRAL_STORE"] = self.store.address
+        given = command.env | self.launch.env | self.secrets
+        env = (
+            self.worktree_sandbox.build_environment(given) if self.worktree_sandbox else env | given
+        )
         env["CORRAL_RUN"] = run.id
         if self.secrets:  # `corral`, called by the agent, redacts the values of these variables
             inherited = env.get("CORRAL_SECRETS", "").split(",")
@@ -239,17 +267,17 @@ class LaunchPlan:
         if run.session_id is not None:
             env["CORRAL_SESSION"] = run.session_id
         if run.agent_id is not None:
-            env["CORRAL_AGENT"] = self._store.agents.get(run.agent_id).name
+            env["CORRAL_AGENT"] = self.store.agents.get(run.agent_id).name
         if run.mode is RunMode.PTY:
             env.setdefault("TERM", "xterm-256color")
         return env
 
     def create_streams(self, command: LaunchCommand) -> AgentStreams:
         """Return the streams of an attempt, not opened yet."""
-        if self._run.mode is RunMode.PTY:
-            rows, columns = self._size
+        if self.run.mode is RunMode.PTY:
+            rows, columns = self.size
             return TerminalStreams(self.folder, rows=rows, columns=columns)
-        if self._run.mode is RunMode.ACP:
+        if self.run.mode is RunMode.ACP:
             return ProtocolStreams(self.folder, stdin=None, split=bool(self.secrets))
         stdin: str | int | None = command.stdin
         if stdin is None and self._stdin is not None:
@@ -258,60 +286,12 @@ class LaunchPlan:
         kind = CopiedStreams if self.secrets else DirectStreams
         return kind(self.folder, stdin=stdin, split=split)
 
-    def create_agent_io(
-        self, command: LaunchCommand, run: Run, streams: AgentStreams, log: Log
-    ) -> AgentIO:
-        """Return the interface to the agent of an attempt that was just started."""
-        return self._agent_io_factory.create(command, run, streams, log)
-
-    def create_adopted_agent_io(self, run: Run, log: Log) -> AgentIO:
-        """Return the interface to an agent that another supervisor started."""
-        session = self._get_provider_session() if run.session_id else None
-        return self._agent_io_factory.create_adopted(run, session, log)
-
-    @cached_property
-    def _agent_io_factory(self) -> AgentIOFactory:
-        return AgentIOFactory(
-            self._store,
-            self._launch,
-            self.folder,
-            provider=self.provider,
-            config=self._agent_config,
-            size=self._size,
-            secrets=list(self.secrets.values()),
-            env=self.build_environment,
-            confinement=self.confinement,
-        )
-
-    def describe_environment(self) -> dict[str, Any]:
-        """Return versions, git state, recorded variables and sandbox of the run."""
-        from corral.supervisor import environment
-
-        description = environment.describe_environment() | {
-            "git": environment.describe_git(self._run.cwd, self._launch, self.confinement),
-            "provider_version": self._probe_version(),
-        }
-        if self.confinement is not None:
-            self._sandbox_info = {"kind": self._launch.sandbox, "lacks": self.confinement.lacks}
-        return description | {"sandbox": self._sandbox_info} if self._sandbox_info else description
-
-    def _probe_version(self) -> str | None:
-        if self._launch.raw or self.provider.name == "plain":
-            return None
-        import shutil
-
-        return self.provider.version(shutil.which(self._run.command) or self._run.command)
-
-    def _get_provider_session(self) -> str | None:
-        assert self._run.session_id is not None
-        return self._store.sessions.get(self._run.session_id).provider_session
-
     def _read_agent_config(self) -> AgentConfig:
-        run = self._run
+        run = self.run
         if run.agent_id is None or run.agent_version is None:
             return AgentConfig()
-        version = self._store.agents.version(run.agent_id, run.agent_version)
-        grants = self._store.agents.grants(run.agent_id).items
+        version = self.store.agents.version(run.agent_id, run.agent_version)
+        grants = self.store.agents.grants(run.agent_id).items
         return AgentConfig(
             version.model,
             version.instructions,
@@ -326,11 +306,11 @@ class LaunchPlan:
 
         The notes are those of the agent, of the project and of everyone.
         """
-        run, own = self._run, self._agent_config.instructions
+        run, own = self.run, self.agent_config.instructions
         if run.agent_id is None or not (tokens := self._get_setting("notes.prompt_tokens")):
             return own
-        prompt = self._launch.prompt
-        section = self._store.notes.prompt_section(
+        prompt = self.launch.prompt
+        section = self.store.notes.prompt_section(
             about=prompt[:MAX_TOPIC_CHARS] if prompt else None,
             agent=run.agent_id,
             project=run.project_id,
@@ -338,34 +318,17 @@ class LaunchPlan:
         )
         if not section.notes:
             return own
-        self._store.notes.record_use(section.notes)
+        self.store.notes.record_use(section.notes)
         return f"{own}\n\n{section.text}" if own else section.text
 
     def _get_setting(self, name: str) -> Any:
         """Return a setting for the run's agent and project."""
-        agent = self._store.agents.get(self._run.agent_id or "").name
-        return self._store.settings.get(name, agent=agent, project=self._run.project_id).value
+        agent = self.store.agents.get(self.run.agent_id or "").name
+        return self.store.settings.get(name, agent=agent, project=self.run.project_id).value
 
 
-def _is_created_by_corral(dir: str) -> bool:
-    """Whether a directory is in a worktree that Corral created for a race or a task."""
-    from corral.services.races.paths import races_folder
-    from corral.services.tasks.autostart import worktrees_folder
-
-    real = os.path.realpath(dir)
-    folders = (os.path.realpath(folder) for folder in (races_folder(), worktrees_folder()))
-    return any(real.startswith(f"{folder}/") for folder in folders)
-
-
-def _is_linked_worktree(dir: str) -> bool:
-    """Whether a directory is in a linked git worktree.
-
-    Uncommitted hooks of the project's own directory are missing in a linked worktree.
-    """
-    from corral.adapters import git
-
-    top = git.find_worktree_root(os.path.realpath(dir))
-    return top is not None and git.find_main_worktree(top) is not None
+def _describe_sandbox(kind: str, missing_protections: Sequence[str]) -> dict[str, Any]:
+    return {"kind": kind, "missing_protections": missing_protections}
 
 
 def _random_uuid() -> str:

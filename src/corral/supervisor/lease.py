@@ -34,7 +34,7 @@ from corral.supervisor.retry import RETRY_TIMEOUT, retry_while_unavailable
 if TYPE_CHECKING:
     from corral.adapters.providers.facts import LimitFact
     from corral.api import Corral
-    from corral.supervisor.usage import UsageMeter
+    from corral.supervisor.resource_usage import ResourceMeter
 
 MAX_HEARTBEAT_SECONDS = 10.0
 BEATS_PER_LEASE = 6
@@ -60,7 +60,7 @@ class RunLease:
         self._me = process.identify_self()
         self.run = run
         self.stop_reason: str | None = None
-        """Why the run is to stop; None: it is not to stop."""
+        """Why the run must stop; None while it may continue."""
         self.is_replaced = False
         """Whether another supervisor has the same agent now."""
         self.is_parked = False
@@ -166,7 +166,7 @@ class RunLease:
     # -- renew and record ----------------------------------------------------------------------
 
     def renew(
-        self, agent_process: ProcessIdentity | None, output_bytes: int, usage: "UsageMeter"
+        self, agent_process: ProcessIdentity | None, output_bytes: int, usage: "ResourceMeter"
     ) -> None:
         """Renew the lease and read whether the run is to stop.
 
@@ -226,7 +226,7 @@ class RunLease:
         with suppress(CorralError), self._store.server_timeout(self._beat_seconds):
             yield
 
-    def record_usage(self, usage: ProcessUsage | None) -> None:
+    def record_resource_sample(self, usage: ProcessUsage | None) -> None:
         """Record the resource usage of the run's processes; None: it could not be measured."""
         if usage is None or not self.is_store_reachable:
             return
@@ -339,7 +339,7 @@ class RunLease:
                     output_bytes=output_bytes,
                 )
             else:
-                self.run = self._store.internal.runs.end(
+                self.run = self._store.internal.runs.record_end(
                     self.run, exit_status, output_bytes=output_bytes
                 )
         except NotFound:

@@ -9,7 +9,7 @@ from corral.domain.runs.model import StopKind
 
 if TYPE_CHECKING:
     from corral.domain.runs.model import Launch
-    from corral.supervisor.attempt import Attempt
+    from corral.supervisor.attempt import AgentAttempt
     from corral.supervisor.launch_plan import LaunchPlan
     from corral.supervisor.lease import RunLease
 
@@ -31,7 +31,7 @@ class RunLimits:
         self._timeout = _to_seconds(launch.timeout_ms)
         self._idle_timeout = _to_seconds(launch.idle_ms)
 
-    def next_checks(self, attempt: "Attempt", now: float) -> Iterator[float]:
+    def next_checks(self, attempt: "AgentAttempt", now: float) -> Iterator[float]:
         """Yield the times at which `enforce` has something to check or to do."""
         if attempt.terminator is not None:
             yield attempt.terminator.next_step
@@ -40,17 +40,17 @@ class RunLimits:
                 yield attempt.started_at + self._timeout
             if self._idle_timeout is not None:
                 yield max(attempt.active_at + self._idle_timeout, now + MIN_IDLE_CHECK_SECONDS)
-        if self._plan.confinement is not None:
-            yield self._plan.confinement.next_poll
+        if self._plan.worktree_sandbox is not None:
+            yield self._plan.worktree_sandbox.next_poll
 
-    def enforce(self, attempt: "Attempt", now: float) -> None:
+    def enforce(self, attempt: "AgentAttempt", now: float) -> None:
         """Continue or begin the termination of the agent if it is to stop or exceeds a limit."""
-        over_budget = attempt.agent_io.over_budget
+        over_budget = attempt.agent_io.status.over_budget
         if over_budget and self._lease.stop_reason is None:
             self._lease.request_stop(StopKind.OVER_BUDGET, over_budget)
         if attempt.terminator is not None:
             attempt.terminator.step(now)
-        elif self._lease.stop_reason is not None or attempt.agent_io.is_done:
+        elif self._lease.stop_reason is not None or attempt.agent_io.status.is_done:
             attempt.begin_termination(self._grace_period_ms)
         elif self._timeout is not None and now >= attempt.started_at + self._timeout:
             self._lease.request_stop(StopKind.TIMED_OUT)
@@ -59,19 +59,19 @@ class RunLimits:
         elif self._idle_timeout is not None:
             self._end_if_idle(attempt, now, self._idle_timeout)
 
-    def set_grace_period(self, attempt: "Attempt | None", grace_period_ms: int) -> None:
+    def set_grace_period(self, attempt: "AgentAttempt | None", grace_period_ms: int) -> None:
         """Replace the grace period, also that of a termination that has begun."""
         self._grace_period_ms = grace_period_ms
         if attempt is not None and attempt.terminator is not None:
             attempt.terminator.shorten_grace(grace_period_ms)
 
-    def _find_exceeded_quota(self, attempt: "Attempt") -> str | None:
+    def _find_exceeded_quota(self, attempt: "AgentAttempt") -> str | None:
         """Return a description of the sandbox quota that the run exceeds, or None."""
-        if self._plan.confinement is None:
+        if self._plan.worktree_sandbox is None:
             return None
-        return self._plan.confinement.find_exceeded_limit(attempt.agent_process)
+        return self._plan.worktree_sandbox.find_exceeded_limit(attempt.agent_process)
 
-    def _kill(self, attempt: "Attempt", reason: str) -> None:
+    def _kill(self, attempt: "AgentAttempt", reason: str) -> None:
         """Kill a sandboxed agent and stop the run.
 
         All processes of a sandbox die with the process that created the sandbox.
@@ -80,11 +80,11 @@ class RunLimits:
         self._grace_period_ms = 0
         self._lease.request_stop(StopKind.INTERRUPTED, reason)
 
-    def _end_if_idle(self, attempt: "Attempt", now: float, idle_timeout: float) -> None:
+    def _end_if_idle(self, attempt: "AgentAttempt", now: float, idle_timeout: float) -> None:
         attempt.update_activity(now)
-        if attempt.agent_io.is_starting and now < attempt.started_at + MAX_START_SECONDS:
+        if attempt.agent_io.status.is_starting and now < attempt.started_at + MAX_START_SECONDS:
             attempt.active_at = now
-        if now >= attempt.active_at + idle_timeout and not attempt.agent_io.is_working:
+        if now >= attempt.active_at + idle_timeout and not attempt.agent_io.status.is_working:
             attempt.mark_idle()
             attempt.begin_termination(self._grace_period_ms)
 

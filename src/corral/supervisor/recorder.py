@@ -28,13 +28,14 @@ from corral.adapters.redaction import redact_record
 from corral.domain.runs.model import Run
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import CorralError, Held, StoreUnavailable
-from corral.supervisor.agent_io import MAX_PAUSE, AgentIO, Log
-from corral.supervisor.budget import STORE_TIMEOUT, BudgetWatch
-from corral.supervisor.retry import RETRY_TIMEOUT, retry_while_unavailable
+from corral.supervisor.agent_io import MAX_PAUSE, AgentStatus, Log
+from corral.supervisor.budget import BudgetWatch
+from corral.supervisor.retry import AGENT_STORE_TIMEOUT, RETRY_TIMEOUT, retry_while_unavailable
 
 if TYPE_CHECKING:
     from corral.api import Corral
     from corral.domain.charges.model import Charge
+    from corral.supervisor.transcript import TranscriptFollower
 
 # The maximum number of facts in memory while the store is unavailable. The output keeps the rest.
 MAX_PENDING_FACTS = 1_000
@@ -50,6 +51,19 @@ class SessionLinkFact(msgspec.Struct, frozen=True):
 Fact = ProviderFact | SessionLinkFact
 
 
+class PendingFact(msgspec.Struct):
+    """A fact that is not written yet."""
+
+    key: str
+    """Identifies the fact in its run; the same for a supervisor that reads the output again."""
+    at: int | None
+    """The time of the fact; None: now."""
+    fact: Fact
+    charge: "Charge | None" = None
+    """The charge, once it was added: a retry then repeats only the steps after it."""
+    is_charged: bool = False
+
+
 class Recorder:
     """Writes facts to the store: turns, charges, session ids, log lines.
 
@@ -60,7 +74,7 @@ class Recorder:
         self,
         store: "Corral",
         run: Run,
-        agent_io: AgentIO,
+        status: AgentStatus,
         log: Log,
         *,
         secrets: Sequence[str] = (),
@@ -69,18 +83,16 @@ class Recorder:
         self._store = store
         self._secrets = secrets
         self._run = run
-        self._agent_io = agent_io
+        self._status = status
+        self.transcript: TranscriptFollower | None = None
+        """The transcript of the agent's CLI, if it is followed."""
         self._log = log
         self._count = 0
-        self._place = ""
-        self._at: int | None = None
-        self._pending: deque[tuple[str, int | None, Fact]] = deque()
+        self._pending: deque[PendingFact] = deque()
         self._next_try = 0.0
-        self._charged: UsageFact | None = None
-        self._charge_added: Charge | None = None
         self._session: str | None = None
         self._model: str | None = run.model
-        self.budget = budget or BudgetWatch(store, run, agent_io)
+        self.budget = budget or BudgetWatch(store, run, status)
         self._is_raw = store.runs.get_launch(run.id).raw
 
     @property
@@ -99,21 +111,22 @@ class Recorder:
         *,
         place: str | None = None,
         at: int | None = None,
-        is_whole_place: bool = False,
+        is_unique_across_attempts: bool = False,
     ) -> None:
         """Record the facts in order.
 
         A fact that the store rejects does not end the run: it is logged, and the output still has
         it. `place` is the position of the facts in the output or in a transcript. It makes
-        recording idempotent; with `is_whole_place`, across attempts too. `at` is the time of the
-        facts.
+        recording idempotent; with `is_unique_across_attempts`, across attempts too. `at` is the
+        time of the facts.
         """
         for nth, fact in enumerate(facts):
             self._count += 1
             key = f"{self._run.attempts}:{self._count if place is None else f'{place}.{nth}'}"
             clean = redact_record(fact, self._secrets)
-            self._notice(clean)
-            self._pending.append((str(place) if is_whole_place else key, at, clean))
+            self._apply_locally(clean)
+            unique_key = str(place) if is_unique_across_attempts else key
+            self._pending.append(PendingFact(unique_key, at, clean))
         self.flush()
 
     def flush(self) -> None:
@@ -125,7 +138,7 @@ class Recorder:
         if not self._pending or time.monotonic() < self._next_try:
             return
         try:
-            with self._store.server_timeout(STORE_TIMEOUT):
+            with self._store.server_timeout(AGENT_STORE_TIMEOUT):
                 self._write_pending()
         except StoreUnavailable:
             self._next_try = time.monotonic() + MAX_PAUSE
@@ -140,29 +153,31 @@ class Recorder:
 
     def _write_pending(self) -> None:
         while self._pending:
-            self._place, self._at, fact = self._pending[0]
+            pending = self._pending[0]
             try:
-                self._write(fact)
+                self._write(pending)
             except StoreUnavailable:
                 raise
             except Held:
                 pass  # the supervisor that took the run over records the fact
             except CorralError as error:
-                self._log("warn", f"Not recorded: {error.message}", {"fact": type(fact).__name__})
+                self._log(
+                    "warn", f"Not recorded: {error.message}", {"fact": type(pending.fact).__name__}
+                )
             self._pending.popleft()
 
-    def _notice(self, fact: Fact) -> None:
+    def _apply_locally(self, fact: Fact) -> None:
         """Apply a fact that the supervisor itself acts on, independently of the store."""
         if isinstance(fact, LimitFact):
-            self._agent_io.quota_limit = fact
+            self._status.quota_limit = fact
         elif isinstance(fact, ResultFact):
-            self._agent_io.result = fact
+            self._status.result = fact
         elif isinstance(fact, UsageFact):
             self._notice_usage(fact)
         elif isinstance(fact, TurnFact):
             self.budget.notice_activity()
-        elif isinstance(fact, SessionFact) and self._agent_io.transcript is not None:
-            self._agent_io.transcript.set_session(fact.id)
+        elif isinstance(fact, SessionFact) and self.transcript is not None:
+            self.transcript.set_session(fact.id)
 
     def _notice_usage(self, used: UsageFact) -> None:
         """Note that usage is measured.
@@ -172,19 +187,19 @@ class Recorder:
         tokens = used.input + used.output + used.cache_read + used.cache_write
         if tokens or used.cost_micros:
             self.budget.is_measured = True
-            if self._agent_io.transcript is not None:
-                self._agent_io.transcript.settle(SystemClock().now())
+            if self.transcript is not None:
+                self.transcript.settle(SystemClock().now())
 
     def check_budget(self, pending: Sequence[UsageFact]) -> None:
         """Stop the run when a budget that covers it is spent, counting usage that is `pending`."""
         self.budget.check(pending)
 
-    def _write(self, fact: Fact) -> None:
-        match fact:
+    def _write(self, pending: PendingFact) -> None:
+        match fact := pending.fact:
             case TurnFact():
-                self._append_turn(fact)
+                self._append_turn(pending, fact)
             case UsageFact():
-                self._add_charge(fact)
+                self._add_charge(pending, fact)
             case SessionLinkFact():
                 self._link_session(fact)
             case SessionFact():
@@ -224,7 +239,7 @@ class Recorder:
 
     def _count_denial(self, fact: DenialFact) -> None:
         """Count each denied call once, even if stream and transcript both report it."""
-        denied = self._agent_io.denied
+        denied = self._status.denied
         denied.setdefault(fact.call or f"#{len(denied)}", fact.tool)
         counts: dict[str, int] = {}
         for tool in denied.values():
@@ -243,41 +258,40 @@ class Recorder:
 
     def _find_model_in_transcript(self) -> str | None:
         """Return the model from the CLI's transcript; some streams do not report it."""
-        transcript = self._agent_io.transcript
+        transcript = self.transcript
         if self._session is None or transcript is None:
             return None
-        return transcript.model(self._session)
+        return transcript.find_model(self._session)
 
-    def _append_turn(self, fact: TurnFact) -> None:
+    def _append_turn(self, pending: PendingFact, fact: TurnFact) -> None:
         if self._run.session_id is None:
             return
-        key, run, sessions = f"{self._run.id}:{self._place}", self._run.id, self._store.sessions
-        if self._at is None:
+        key, run, sessions = f"{self._run.id}:{pending.key}", self._run.id, self._store.sessions
+        if pending.at is None:
             sessions.append(self._run.session_id, **asdict(fact), key=key, run=run)
         else:
             from corral.domain.sessions.model import NewTurn  # a plain run has no turns
 
-            turn = NewTurn(**asdict(fact), key=key, run=run, at=self._at)
+            turn = NewTurn(**asdict(fact), key=key, run=run, at=pending.at)
             sessions.append_many(self._run.session_id, [turn])
 
-    def _add_charge(self, used: UsageFact) -> None:
-        run, reported = self._run, used
+    def _add_charge(self, pending: PendingFact, used: UsageFact) -> None:
+        run = self._run
         if used.model is None:
             self._model = self._model or self._find_model_in_transcript()
             used = replace(used, model=self._model)
-        # A retry finds the fact already charged: only the steps after the charge had failed.
-        if reported is not self._charged:
-            self._charge_added = self._store.charges.add(
+        if not pending.is_charged:
+            pending.charge = self._store.charges.add(
                 used,
                 run_id=run.id,
                 session_id=run.session_id,
                 project_id=run.project_id,
                 agent_id=run.agent_id,
                 provider=run.provider,
-                at=None if self._at is None else min(self._at, self._store.now()),
+                at=None if pending.at is None else min(pending.at, self._store.now()),
             )
-            self._charged = reported
-        is_priced = self._price(self._charge_added)
+            pending.is_charged = True
+        is_priced = self._price(pending.charge)
         total = self._store.charges.total(f"run:{run.id}")
         self._store.internal.runs.update_details(
             run, model=used.model, tokens=total.tokens, cost_micros=total.cost_micros
@@ -290,7 +304,7 @@ class Recorder:
         """Price a charge without a cost by its tokens; False when the price is unknown."""
         if charge is None or charge.cost_micros is not None:
             return True
-        rates = self.budget.rates_of(charge.model)
+        rates = self.budget.find_rates(charge.model)
         if rates is not None:
             from corral.domain.charges.model import ChargePrice
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from corral.kernel.errors import StoreUnavailable
 
+# Seconds to wait for an unavailable store while the agent works.
+AGENT_STORE_TIMEOUT = 0.5
 FIRST_PAUSE = 0.1
 # Seconds for which the end of a run and the last facts about it are retried.
 RETRY_TIMEOUT = 15 * 60.0

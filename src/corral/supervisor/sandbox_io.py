@@ -2,10 +2,11 @@
 
 import time
 
+from corral import config
 from corral.adapters.sandbox_bridge import outbound
+from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.kernel.errors import CorralError
-from corral.services.chat.session_folder import get_session_folder
-from corral.supervisor.budget import STORE_TIMEOUT
+from corral.supervisor.retry import AGENT_STORE_TIMEOUT
 from corral.supervisor.stream_io import StreamIO
 
 # While the file is unchanged: the store may have new results for the agent.
@@ -28,12 +29,13 @@ class SandboxIO(StreamIO):
 
     def _synchronize(self) -> bool:
         run, now = self._run, time.monotonic()
-        stamp = outbound.file_stamp(get_session_folder(str(run.session_id)))
+        folder = SessionFolder(str(config.sandbox_folder(str(run.session_id))))
+        stamp = outbound.file_stamp(folder)
         if stamp == self._stamp and now < self._next_sync:
             return False
         self._stamp, self._next_sync = stamp, now + POLL_SECONDS
         try:
-            with self._store.server_timeout(STORE_TIMEOUT):
+            with self._store.server_timeout(AGENT_STORE_TIMEOUT):
                 result = self._store.internal.chat.sync_sandbox(run.id)
         except CorralError as error:
             self._warn(error.message)

@@ -52,14 +52,14 @@ class ScreenIO(AgentIO):
         self._type_in = type_in
         self._log = log
         self._reading = ScreenReading("unknown")
-        self.is_starting = True
+        self.status.is_starting = True
         self._changed = False
         self._answered: dict[str, Any] | None = None
         self._lines: list[str] = []
         self._changed_at = time.monotonic()
         self._entries: deque[InputEntry] = deque()
         if first_prompt is not None:
-            self._add_text(first_prompt, enter=True, reply=self._log_prompt, waits=True)
+            self._add_text(first_prompt, enter=True, reply=self._log_prompt, is_first_prompt=True)
 
     def resize(self, rows: int, columns: int) -> None:
         self._terminal.resize(columns, rows)
@@ -76,7 +76,7 @@ class ScreenIO(AgentIO):
         if not has_changed:
             self._answer_again(now)
             self._check_stuck(now)
-        self.pause = STUCK_SECONDS if self.is_working else None
+        self.pause = STUCK_SECONDS if self.status.is_working else None
         if self._entries or self._answered is not None:
             self.pause = POLL_SECONDS
         return has_changed
@@ -100,15 +100,17 @@ class ScreenIO(AgentIO):
         if not is_new:  # only the selection mark of a dialog may have moved
             return
         self._answered = None
-        self.is_starting = self.is_starting and reading.state == "unknown"
-        self.is_working = reading.state == "working"
+        self.status.is_starting = self.status.is_starting and reading.state == "unknown"
+        self.status.is_working = reading.state == "working"
         is_asked = reading.state == "needs_input"
-        self.attention = Attention.NEEDS_INPUT if is_asked else None
-        self.dialog = _build_dialog(reading) if is_asked else None
+        self.status.attention = Attention.NEEDS_INPUT if is_asked else None
+        self.status.dialog = _build_dialog(reading) if is_asked else None
         if reading.answer is not None:
             self._answer(reading.answer, reading.question, reading.kind)
         elif reading.state == "limit":
-            self.quota_limit = LimitFact(reading.detail or "The provider's quota is exhausted.")
+            self.status.quota_limit = LimitFact(
+                reading.detail or "The provider's quota is exhausted."
+            )
 
     # -- text from a person --------------------------------------------------------------------
 
@@ -130,22 +132,22 @@ class ScreenIO(AgentIO):
 
     def _choose(self, text: str, shown: Dialog, reply: Reply, now: float) -> None:
         reading = self._reading
-        wanted = find_option(self._screen, reading, text)
-        if wanted is None:
+        option_index = find_option(self._screen, reading, text)
+        if option_index is None:
             error = "not_an_option" if shown.options else "dialog_unreadable"
             details = {"question": shown.question, "asks": shown.options}
             reply({"ok": False, "error": error, **details})
             return
 
         def done(outcome: dict[str, Any]) -> None:
-            option = reading.options[wanted]
+            option = reading.options[option_index]
             details = {"question": reading.question, "option": option}
             if outcome["ok"]:
                 self._log("info", "A person answered the dialog.", details)
             reply(outcome | {"how": "answered", "option": option})
 
         entry = ChoiceEntry(
-            self._screen, reading, wanted, type_in=self._type_in, reply=done, now=now
+            self._screen, reading, option_index, type_in=self._type_in, reply=done, now=now
         )
         self._entries.append(entry)
 
@@ -161,7 +163,9 @@ class ScreenIO(AgentIO):
         self.pause = POLL_SECONDS
         return True
 
-    def _add_text(self, text: str, *, enter: bool, reply: Reply, waits: bool = False) -> None:
+    def _add_text(
+        self, text: str, *, enter: bool, reply: Reply, is_first_prompt: bool = False
+    ) -> None:
         self._entries.append(
             TextEntry(
                 text,
@@ -169,7 +173,7 @@ class ScreenIO(AgentIO):
                 type_in=self._type_in,
                 reply=reply,
                 now=time.monotonic(),
-                waits=waits,
+                is_first_prompt=is_first_prompt,
             )
         )
 
@@ -194,7 +198,7 @@ class ScreenIO(AgentIO):
         )
         self._log("info", message, details)
         if typed:
-            self.attention = self.dialog = None
+            self.status.attention = self.status.dialog = None
             self._answered = details
 
     def _answer_again(self, now: float) -> None:
@@ -205,16 +209,16 @@ class ScreenIO(AgentIO):
         if keys is not None and self._type_in(keys.encode()):
             self._log("info", "Answered again, because the screen did not change.", self._answered)
         else:
-            self.attention, self._answered, self.pause = Attention.NEEDS_INPUT, None, None
-            self.dialog = _build_dialog(self._reading)
+            self.status.attention, self._answered, self.pause = Attention.NEEDS_INPUT, None, None
+            self.status.dialog = _build_dialog(self._reading)
 
     def close(self) -> None:
         while self._entries:
             self._entries.popleft().close()
 
     def _check_stuck(self, now: float) -> None:
-        if self.is_working and now - self._changed_at >= STUCK_SECONDS:
-            self.attention = Attention.STUCK
+        if self.status.is_working and now - self._changed_at >= STUCK_SECONDS:
+            self.status.attention = Attention.STUCK
 
 
 def _build_dialog(reading: ScreenReading) -> Dialog:

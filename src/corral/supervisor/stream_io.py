@@ -37,7 +37,7 @@ class StreamIO(AgentIO):
         """`only_outcome`: turns and usage come from the CLI's transcript instead."""
         super().__init__()
         self._store, self._run, self._log = store, run, log
-        self.recorder = self._recorder = Recorder(store, run, self, log, secrets=secrets)
+        self.recorder = self._recorder = Recorder(store, run, self.status, log, secrets=secrets)
         self.only_outcome = only_outcome
         self._parser = parser
         self._path = path

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from corral.adapters import process_marks
 from corral.adapters.process import ProcessIdentity
@@ -21,7 +21,7 @@ from corral.kernel.errors import Conflict, NotFound, StoreUnavailable
 from corral.kernel.exit_status import ExitStatus
 from corral.services.runs.recovery import measure_attempt_ms
 from corral.supervisor.agent_io import AgentIO
-from corral.supervisor.attempt import Attempt
+from corral.supervisor.attempt import AgentAttempt
 from corral.supervisor.child import CannotStart
 from corral.supervisor.control_permissions import ControlPermissions
 from corral.supervisor.control_server import ControlServer
@@ -60,7 +60,7 @@ class Supervisor:
         self._control = ControlServer(self.folder, self, ControlPermissions(store, run, self))
         self._limits = RunLimits(self._lease, launch, plan)
         self._loop = EventLoop(self._lease, self._output, self._control, self._limits)
-        self._attempt: Attempt | None = None
+        self._attempt: AgentAttempt | None = None
         """The current attempt; None between two attempts."""
         self._diagnosis: Diagnosis | None = None
         """The transition to record if the exit status of an adopted agent is unknown."""
@@ -96,7 +96,7 @@ class Supervisor:
         Conflict when another supervisor was faster.
         """
         self._diagnosis = diagnosis
-        self._attempt = Attempt.adopt(
+        self._attempt = AgentAttempt.adopt(
             self._lease, self._output, self._plan, on_output=self._control.send_output
         )
         # Not the age of the run, which includes the attempts before.
@@ -110,7 +110,7 @@ class Supervisor:
         """Supervise the run until it has ended, or another supervisor has it; return the run."""
         attempt = self._attempt
         assert attempt is not None, "requires start() or adopt()"
-        self._lease.record_environment(self._plan.describe_environment)
+        self._lease.record_environment(self._describe_environment)
         attempt.record_size()
         while True:
             exit_status = self._watch_attempt(attempt)
@@ -132,6 +132,11 @@ class Supervisor:
             except (CannotStart, Conflict):
                 return self._read_run()
 
+    def _describe_environment(self) -> dict[str, Any]:
+        from corral.supervisor.environment import describe_environment  # after the agent started
+
+        return describe_environment(self._plan)
+
     def _read_run(self) -> Run:
         """Return the run as it is stored now: the caller cleans up if it has ended.
 
@@ -150,14 +155,14 @@ class Supervisor:
         # A stop that was requested before the socket existed is only in the store: read it now.
         self._lease.next_beat = time.monotonic()
 
-    def _start_attempt(self, previous: ExitStatus | None, quick_failures: int = 0) -> Attempt:
+    def _start_attempt(self, previous: ExitStatus | None, quick_failures: int = 0) -> AgentAttempt:
         """Start the next attempt; `previous` is the end of the one before.
 
         Raises Conflict when another supervisor has the run, and CannotStart after the end of the
         run was recorded.
         """
         try:
-            attempt = Attempt.fork(
+            attempt = AgentAttempt.fork(
                 self._lease,
                 self._output,
                 self._plan,
@@ -173,7 +178,7 @@ class Supervisor:
         self._lease.mark_launched()
         return attempt
 
-    def _watch_attempt(self, attempt: Attempt) -> ExitStatus:
+    def _watch_attempt(self, attempt: AgentAttempt) -> ExitStatus:
         """Watch the agent until it has ended; return its end after all output was read.
 
         The end is unknown if another supervisor has the run.
@@ -193,25 +198,26 @@ class Supervisor:
         )
         return attempt.interpret_end(exit_status, self._control.forwarded_signals)
 
-    def _wait_for_exit(self, attempt: Attempt) -> ExitStatus:
+    def _wait_for_exit(self, attempt: AgentAttempt) -> ExitStatus:
         self._loop.watch(attempt)
         return ExitStatus() if self._lease.is_replaced else attempt.read_exit()
 
     def _finish(self, exit_status: ExitStatus) -> Run:
         """Record the end of the run and disconnect all clients."""
-        self._plan.close()
+        if self._plan.worktree_sandbox is not None:
+            self._plan.worktree_sandbox.close()
         self._lease.record_end(exit_status, self._output.count_bytes(), self._diagnosis)
         self._control.end({"exit_code": self.run.exit_code, "signal": self.run.signal})
         return self.run
 
     # -- between two attempts ------------------------------------------------------------------
 
-    def _count_quick_failures(self, attempt: Attempt, exit_status: ExitStatus) -> int:
+    def _count_quick_failures(self, attempt: AgentAttempt, exit_status: ExitStatus) -> int:
         lasted_ms = int((time.monotonic() - attempt.started_at) * 1_000)
         return outcome.count_quick_failures(self.run.quick_failures, exit_status, lasted_ms)
 
     def _wait_for_next_step(
-        self, attempt: Attempt, exit_status: ExitStatus, quick_failures: int
+        self, attempt: AgentAttempt, exit_status: ExitStatus, quick_failures: int
     ) -> NextStep:
         """Decide what follows an attempt, and wait until the next attempt is due.
 
@@ -224,10 +230,10 @@ class Supervisor:
             return NextStep.FINISH
         return NextStep.RESTART if self._wait_before_restart(quick_failures) else NextStep.FINISH
 
-    def _has_hit_quota(self, attempt: Attempt, exit_status: ExitStatus) -> bool:
+    def _has_hit_quota(self, attempt: AgentAttempt, exit_status: ExitStatus) -> bool:
         # Only an agent that failed by itself failed because of the quota.
         failed_by_itself = exit_status.exit_code != 0 and self._lease.stop_reason is None
-        return attempt.agent_io.quota_limit is not None and failed_by_itself
+        return attempt.agent_io.status.quota_limit is not None and failed_by_itself
 
     def _can_restart(self, exit_status: ExitStatus, quick_failures: int) -> bool:
         if exit_status.finished_work or exit_status.signal_was_forwarded:
@@ -240,9 +246,9 @@ class Supervisor:
             quick_failures=quick_failures,
         )
 
-    def _park(self, attempt: Attempt) -> bool:
+    def _park(self, attempt: AgentAttempt) -> bool:
         """Queue the run until the quota is reset; return False if it was stopped or taken over."""
-        limit = attempt.agent_io.quota_limit
+        limit = attempt.agent_io.status.quota_limit
         assert limit is not None
         return self._lease.park(limit)
 

@@ -29,7 +29,7 @@ from corral.supervisor.stream_io import StreamIO
 if TYPE_CHECKING:
     from corral.adapters.providers.provider import Provider
     from corral.api import Corral
-    from corral.supervisor.confinement import Confinement
+    from corral.supervisor.worktree_sandbox import WorktreeSandbox
 
 PROC = "/proc"
 
@@ -91,7 +91,7 @@ class TranscriptLocator:
         if self._copy is not None:
             self._copy.close()
 
-    def sessions(self, agent_pid: int | None) -> list[str]:
+    def find_sessions(self, agent_pid: int | None) -> list[str]:
         """Return the sessions of a process and its descendants; None: the process has ended.
 
         If the CLI does not record process ids, directory and time must leave one candidate. In a
@@ -100,40 +100,43 @@ class TranscriptLocator:
         """
         if agent_pid is not None and self._copy is None:
             pids = [agent_pid, *process.descendants(agent_pid)]
-            found = self._reader.list_open_sessions(self._folder, pids, self.started_at)
-            if found or self._reader.RECORDS_PROCESSES:
-                return found
-        later = self._reader.since(self._folder, self._cwd, self.started_at)
+            sessions = self._reader.list_open_sessions(self._folder, pids, self.started_at)
+            if sessions or self._reader.RECORDS_PROCESSES:
+                return sessions
+        later = self._reader.list_sessions_since(self._folder, self._cwd, self.started_at)
         free = [session for session in later if not self._is_taken(session)]
         if self._copy is not None:
             return free
         return free if len(free) == 1 and self._is_alone() else []
 
-    def files(self, session: str) -> list[tuple[Path, bool]]:
+    def list_files(self, session: str) -> list[tuple[Path, bool]]:
         """List the transcript of a session and those of its sub-agents (only for usage)."""
-        path = self._reader.find(self._folder, session)
+        path = self._reader.find_transcript(self._folder, session)
         if path is None:
             return []  # no turn yet
-        return [(path, True), *((child, False) for child in self._reader.children(path))]
+        return [
+            (path, True),
+            *((child, False) for child in self._reader.list_subagent_transcripts(path)),
+        ]
 
-    def title(self, path: Path) -> str | None:
-        head = self._reader.head(path)
+    def read_title(self, path: Path) -> str | None:
+        head = self._reader.read_head(path)
         return head.title if head is not None else None
 
-    def model(self, session: str) -> str | None:
+    def find_model(self, session: str) -> str | None:
         """Return the model of the last request of the conversation, if the transcript has it."""
-        path = self._reader.find(self._folder, session)
+        path = self._reader.find_transcript(self._folder, session)
         if path is None:
             return None
-        find_model = getattr(self._reader, "model", None)
+        find_model = getattr(self._reader, "find_model", None)
         if find_model is not None:
             return str(model) if (model := find_model(path)) else None
-        facts = (item.fact for item in self._reader.read(path, offset=0))
+        facts = (item.fact for item in self._reader.iter_items(path, offset=0))
         models = [fact.model for fact in facts if isinstance(fact, UsageFact) and fact.model]
         return models[-1] if models else None
 
-    def read(self, path: Path, offset: int) -> list[TranscriptItem]:
-        return list(self._reader.read(path, offset=offset))
+    def read_items(self, path: Path, offset: int) -> list[TranscriptItem]:
+        return list(self._reader.iter_items(path, offset=offset))
 
 
 class TranscriptFollower:
@@ -228,12 +231,12 @@ class TranscriptFollower:
         self.recorder.finish()
         self._locator.close()
 
-    def model(self, session: str) -> str | None:
+    def find_model(self, session: str) -> str | None:
         """Return the model of a session, for a stream that does not report it."""
         try:
             if self._newest_model is None:
                 self._locator.refresh()
-                self._newest_model = self._locator.model(session)
+                self._newest_model = self._locator.find_model(session)
         except OSError:
             pass  # no transcript yet; the next call tries again
         return self._newest_model
@@ -241,7 +244,7 @@ class TranscriptFollower:
     def _search(self, agent_pid: int | None, now: float) -> None:
         try:
             self._locator.refresh()
-            sessions = self._locator.sessions(agent_pid)
+            sessions = self._locator.find_sessions(agent_pid)
         except OSError:
             sessions = []
         for session in sessions:
@@ -260,7 +263,7 @@ class TranscriptFollower:
             return False  # no space left for the copy; the next poll tries again
         for session in self._sessions:
             try:
-                for path, is_main in self._locator.files(session):
+                for path, is_main in self._locator.list_files(session):
                     self.recorder.budget.is_measured = True
                     if is_main and session != self._linked_session:
                         self._link(session, path)
@@ -273,12 +276,12 @@ class TranscriptFollower:
         """Link the run to the session before any of its turns are recorded."""
         self._linked_session = session
         if self._use is TranscriptUse.ALL:
-            self.recorder.link(SessionFact(session), title=self._locator.title(path))
+            self.recorder.link(SessionFact(session), title=self._locator.read_title(path))
 
     def _read_file(self, session: str, path: Path, *, is_main: bool) -> bool:
         """Record the new items of a file; return whether there were any."""
         offset = self._offsets.get(path, 0)
-        items = self._locator.read(path, offset)
+        items = self._locator.read_items(path, offset)
         if not items:
             return False
         before = self._newest.get(path, set())
@@ -308,7 +311,7 @@ class TranscriptFollower:
         elif isinstance(fact, DenialFact) or (
             self._use is TranscriptUse.ALL and not self._is_prompt(fact, place)
         ):
-            self.recorder.record([fact], place=place, at=item.at, is_whole_place=True)
+            self.recorder.record([fact], place=place, at=item.at, is_unique_across_attempts=True)
 
     def _record_usage(self, used: UsageFact, at: int | None, place: str, *, is_new: bool) -> None:
         key = used.counter or used.key or place
@@ -320,7 +323,7 @@ class TranscriptFollower:
         if self._use is TranscriptUse.ESTIMATE:
             self._estimate[key] = used
         else:
-            self.recorder.record([used], place=place, at=at, is_whole_place=True)
+            self.recorder.record([used], place=place, at=at, is_unique_across_attempts=True)
 
     def _subtract_start(self, used: UsageFact) -> UsageFact:
         """Subtract what a counter had when the run began."""
@@ -367,7 +370,7 @@ def follow_transcript(
     session: str | None,
     started_at: int,
     prompt: str | None,
-    confinement: "Confinement | None",
+    worktree_sandbox: "WorktreeSandbox | None",
 ) -> None:
     """Make `agent_io` follow the transcript of the CLI, if its stream does not report everything.
 
@@ -391,13 +394,13 @@ def follow_transcript(
         own_pids = [pid, *process.descendants(pid)] if pid else []
         return not _is_used_elsewhere(provider.program, run.cwd, own_pids)
 
-    root, copy = reader.root(env), None
-    if confinement is not None:
-        below = root.relative_to(confinement.home)
+    root, copy = reader.get_root(env), None
+    if worktree_sandbox is not None:
+        below = root.relative_to(worktree_sandbox.home)
         patterns = [f"{below}/{pattern}" for pattern in reader.RECORD_FILES]
-        copy = TranscriptCopy(confinement.home, patterns, confinement.transcripts_folder)
-        root = confinement.transcripts_folder / below
-    agent_io.transcript = TranscriptFollower(
+        copy = TranscriptCopy(worktree_sandbox.home, patterns, worktree_sandbox.transcripts_folder)
+        root = worktree_sandbox.transcripts_folder / below
+    follower = TranscriptFollower(
         TranscriptLocator(
             reader,
             root,
@@ -413,6 +416,7 @@ def follow_transcript(
         prompt=prompt,
         is_screened=run.mode is RunMode.PTY and provider.screen is not None,
     )
+    agent_io.set_transcript(follower)
 
 
 def _is_used_elsewhere(program: str, cwd: str, own_pids: Sequence[int]) -> bool:

@@ -54,7 +54,7 @@ def show_all(request: PageRequest) -> Response:
 def show_one(request: PageRequest) -> Response:
     store = request.store
     stored = store.runs.get(request.path_param("id"))
-    run = store.try_upkeep(stored.id, lambda: store.runs.refresh(stored)) or stored
+    run = store.try_write_before_read(stored.id, lambda: store.runs.refresh(stored)) or stored
     output = None
     with suppress(NotFound):
         output = store.outputs.get(run.id)

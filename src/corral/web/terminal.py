@@ -21,11 +21,11 @@ from starlette.responses import Response, StreamingResponse
 from corral.api import Corral
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError, NotFound
-from corral.services.runs.transcript import find_renderer
+from corral.services.runs.output_rendering import find_renderer
 from corral.web.request import PageRequest
 
 if TYPE_CHECKING:
-    from corral.adapters.output.reader import OutputReader as Files
+    from corral.adapters.output.reader import OutputFiles
     from corral.adapters.output.sealed_file import SealedOutput
 
 MAX_SHOWN_BYTES = 512 * 1024  # only the end of a long output is shown; all of it can be downloaded
@@ -103,7 +103,7 @@ def output_events(
             start = 0 if is_short else output.size - MAX_STRUCTURED_BYTES
         elif offset is None and start:
             yield TerminalEvent("truncated", str(start).encode())
-        for piece in output.follow(start, over=watch, wait=closed.wait):
+        for piece in output.follow(start, is_finished=watch, wait=closed.wait):
             if closed.is_set():
                 return
             yield from watch.size_changes()
@@ -126,7 +126,7 @@ def end_event(error: CorralError) -> TerminalEvent:
 
 def _open_output(
     store: Corral, run: Run, is_over: Callable[[], bool], closed: threading.Event
-) -> "Files | SealedOutput":
+) -> "OutputFiles | SealedOutput":
     """Open the run's output; waits while the run is queued and has none."""
     while True:
         has_ended = is_over()
@@ -173,7 +173,7 @@ def download(request: PageRequest) -> Response:
     """Download the whole output of a run, redacted."""
     run = request.store.runs.get(request.path_param("id"))
     output = request.store.outputs.open(run.id)
-    chunks = (bytes(piece.text) for piece in output.follow(0, over=lambda: True))
+    chunks = (bytes(piece.text) for piece in output.follow(0, is_finished=lambda: True))
     return StreamingResponse(
         chunks,
         media_type="application/octet-stream",

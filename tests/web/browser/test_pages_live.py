@@ -273,7 +273,7 @@ def test_question_is_answered_from_the_overview(live_site: LiveSite, tab: Browse
     page.locator("#notices .notice").wait_for()
     row.wait_for(state="detached")
     page = tab.go(f"/runs/{live_site.runs['asks']}")
-    wait_for_terminal_text(page, "Nobody answered.")
+    wait_for_terminal_text(page, "No answer.")
     assert "Answered:" not in terminal_text(page)
 
 

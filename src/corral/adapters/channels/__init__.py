@@ -27,7 +27,7 @@ How to add a chat platform:
 1. Subclass `contract.BaseAdapter` and set `kind`, `traits`, `config` and `secrets`. State in
    `traits` only what the platform guarantees: `idempotent` and `history` decide about retries.
 2. Implement `receive` for a platform that is polled (`telegram.py` is an example), or `accept` for
-   a platform that calls a webhook (`slack.py`; set `calls=True` and verify the signature).
+   a platform that calls a webhook (`slack.py`; set `uses_webhook=True` and verify the signature).
 3. Implement `send`. Use `http_client.ApiClient`, which maps HTTP failures to outcomes. Return
    `FailedMessage` only if it is certain that the message did not arrive.
 4. Implement `start` and `check_health`, and `list_posted` or `show_typing` if the platform

@@ -191,12 +191,12 @@ class ChannelTraits(msgspec.Struct, frozen=True):
     """Whether files can be sent. Attachments of incoming messages are independent of it."""
     idempotent: bool = False
     """Whether the platform deduplicates by key, so that an unconfirmed message can be retried."""
-    remembers_ms: int | None = None
+    key_retention_ms: int | None = None
     """How long the platform is guaranteed to remember a key; None: forever. A later retry searches
     the history first."""
     history: bool = False
     """Whether recent messages of our account can be listed."""
-    calls: bool = False
+    uses_webhook: bool = False
     """Whether the platform calls a webhook (`accept`); otherwise it is polled (`receive`)."""
     attended: bool = False
     """Whether the adapter runs in an interactive process of a user instead of the daemon."""

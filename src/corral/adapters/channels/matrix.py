@@ -68,7 +68,7 @@ class MatrixAdapter(BaseAdapter):
         typing=True,
         files=True,
         idempotent=True,
-        remembers_ms=15 * MINUTE,
+        key_retention_ms=15 * MINUTE,
         history=True,
     )
     config: ClassVar[Mapping[str, bool]] = {"base_url": True}

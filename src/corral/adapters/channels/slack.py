@@ -70,7 +70,7 @@ class SlackAdapter(BaseAdapter):
         buttons=True,
         files=True,
         history=True,
-        calls=True,
+        uses_webhook=True,
     )
     config: ClassVar[Mapping[str, bool]] = {"base_url": False}
     secrets: ClassVar[Mapping[str, bool]] = {"token": True, "signing_secret": True}

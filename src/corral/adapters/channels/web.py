@@ -24,7 +24,7 @@ class WebAdapter(BaseAdapter):
         buttons=True,
         files=True,
         idempotent=True,
-        calls=True,
+        uses_webhook=True,
     )
 
     def send(self, message: OutgoingMessage) -> SendOutcome:

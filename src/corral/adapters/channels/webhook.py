@@ -61,7 +61,7 @@ class WebhookAdapter(BaseAdapter):
         buttons=True,
         files=True,
         idempotent=True,
-        calls=True,
+        uses_webhook=True,
     )
     config: ClassVar[Mapping[str, bool]] = {"url": False}
     secrets: ClassVar[Mapping[str, bool]] = {"secret": True}

@@ -19,7 +19,7 @@ from corral.kernel.errors import NotFound
 MIN_PAUSE, MAX_PAUSE = 0.005, 0.1
 
 
-class OutputReader:
+class OutputFiles:
     """The output of a run in its folder, in its current form: plain or sealed."""
 
     def __init__(
@@ -57,10 +57,10 @@ class OutputReader:
         self,
         offset: int = 0,
         *,
-        over: Callable[[], bool],
+        is_finished: Callable[[], bool],
         wait: Callable[[float], object] = time.sleep,
     ) -> Iterator[OutputChunk]:
-        """Yield text from an offset on as it is written, until `over` returns True.
+        """Yield text from an offset on as it is written, until `is_finished` returns True.
 
         Each chunk has the offset from which another reader can continue. `wait` is called with a
         number of seconds while there is nothing new. Sealing does not interrupt it: an open file is
@@ -68,13 +68,13 @@ class OutputReader:
         """
         pause = MIN_PAUSE
         while True:
-            ended = over()  # before reading: what was written before the end is then read
+            ended = is_finished()  # before reading: what was written before the end is then read
             output = self._find()
             if isinstance(output, SealedOutput):
                 yield from output.follow(offset)
                 return
             if output is not None:
-                yield from self._follow(output, offset, over, wait)
+                yield from self._follow(output, offset, is_finished, wait)
                 return
             if ended:
                 return
@@ -85,13 +85,13 @@ class OutputReader:
         self,
         plain: PlainOutput,
         offset: int,
-        over: Callable[[], bool],
+        is_finished: Callable[[], bool],
         wait: Callable[[float], object],
     ) -> Iterator[OutputChunk]:
         walk = plain.walk(offset)
         pause = MIN_PAUSE
         while True:
-            ended = over() or plain.is_removed
+            ended = is_finished() or plain.is_removed
             part = walk.read()
             if part is None and ended:
                 part = walk.finish()

@@ -71,10 +71,13 @@ class SealedOutput:
         self,
         offset: int = 0,
         *,
-        over: Callable[[], bool] = lambda: True,
+        is_finished: Callable[[], bool] = lambda: True,
         wait: Callable[[float], object] = lambda seconds: None,
     ) -> Iterator[OutputChunk]:
-        """Yield the output from an offset on. `over` and `wait` are not called: it is complete."""
+        """Yield the output from an offset on.
+
+        `is_finished` and `wait` are not called: the output is complete.
+        """
         begin = self._offset_map.to_text(min(max(offset, 0), self.size))
         while begin < self.index.text_bytes:
             # Chunks never end within a replacement, so that a reader can continue after each.

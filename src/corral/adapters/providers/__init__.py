@@ -26,8 +26,8 @@ Modules:
 How to add an agent CLI:
 
 1. Create `providers/NAME.py` with a subclass of `CliProvider`. Set `name`, `program` and
-   `quit_command`, and implement `start` and `parser`. `qwen.py` is a short example. End the module
-   with `PROVIDER = ...`.
+   `quit_command`, and implement `build_command` and `create_parser`. `qwen.py` is a short example.
+   End the module with `PROVIDER = ...`.
 2. Write a parser. Subclass `JsonLinesParser` and implement `read`. Return only what the stream
    states; leave other fields None. Use the getters of `json_lines`, so that no input can raise.
 3. Add the name and the program to `PROGRAMS` in `registry.py`.
@@ -36,7 +36,7 @@ How to add an agent CLI:
    recognized.
 5. If the CLI implements the Agent Client Protocol, set `acp_args` (and `acp_program`).
 6. If the CLI writes transcripts, set `transcript_files` and add a reader in `adapters/transcripts`.
-7. If the CLI cannot disable single tools, call `refuse_denials` in `start`: a run must not start
-   with a tool that the user denied.
+7. If the CLI cannot disable single tools, call `refuse_denials` in `build_command`: a run must not
+   start with a tool that the user denied.
 8. Add recorded output to the tests of streams, and cases for its command lines.
 """

@@ -223,9 +223,9 @@ class AcpClient:
             # Updates during `session/load` replay the earlier conversation.
             if self._is_loading or params.get("sessionId") != self.session:
                 return []
-            return self._update(get_dict(params, "update"))
+            return self._handle_update(get_dict(params, "update"))
         if method == "session/request_permission" and request is not None:
-            return self._permission(request, params)
+            return self._handle_permission_request(request, params)
         if request is not None:
             refusal = {
                 "code": METHOD_NOT_FOUND,
@@ -252,17 +252,20 @@ class AcpClient:
         if method is None:
             return []
         if "error" in message:
-            return self._request_failed(method, get_dict(message, "error"))
+            return self._handle_error(method, get_dict(message, "error"))
         result = get_dict(message, "result")
         if method == "initialize":
-            return self._initialized(result)
+            return self._handle_initialize_result(result)
         if method == "session/prompt":
-            return self._prompt_ended(result)
-        return self._session_opened(result)
+            return self._handle_prompt_result(result)
+        return self._handle_session_result(result)
 
     # -- the conversation -------------------------------------------------------------------------
 
-    def _initialized(self, result: dict[str, Any]) -> list[ProviderFact | PromptResult]:
+    def _handle_initialize_result(
+        self, result: dict[str, Any]
+    ) -> list[ProviderFact | PromptResult]:
+        """Open, resume or load the session; fail if the agent cannot."""
         if get_int(result, "protocolVersion") != PROTOCOL_VERSION:
             return self._fail(
                 "The agent uses another version of the Agent Client Protocol. Update the agent."
@@ -281,7 +284,8 @@ class AcpClient:
             return self._fail("The agent cannot resume a conversation. Start a new one.")
         return []
 
-    def _session_opened(self, result: dict[str, Any]) -> list[ProviderFact | PromptResult]:
+    def _handle_session_result(self, result: dict[str, Any]) -> list[ProviderFact | PromptResult]:
+        """Send the first prompt; return the session."""
         if not self._resumes:
             self.session = get_text(result, "sessionId")
         if self.session is None:
@@ -290,7 +294,8 @@ class AcpClient:
         self.prompt(self._first_prompt)
         return [SessionFact(self.session, model=model)]
 
-    def _prompt_ended(self, result: dict[str, Any]) -> list[ProviderFact | PromptResult]:
+    def _handle_prompt_result(self, result: dict[str, Any]) -> list[ProviderFact | PromptResult]:
+        """Return the rest of the turn, its usage and its result."""
         reason = get_text(result, "stopReason") or "unknown"
         ok = reason in SUCCESSFUL_STOP_REASONS
         facts: list[ProviderFact | PromptResult] = [
@@ -321,9 +326,10 @@ class AcpClient:
         )
         return [used] if usage or cost else []
 
-    def _request_failed(
+    def _handle_error(
         self, method: str, error: dict[str, Any]
     ) -> list[ProviderFact | PromptResult]:
+        """Return the outcome of a request that the agent rejected."""
         summary = get_text(error, "message") or "The agent rejected the request."
         detail = error.get("data")
         more = detail if isinstance(detail, str) else get_text(detail, "message")
@@ -362,7 +368,8 @@ class AcpClient:
 
     # -- updates ----------------------------------------------------------------------------------
 
-    def _update(self, update: dict[str, Any]) -> list[ProviderFact | PromptResult]:
+    def _handle_update(self, update: dict[str, Any]) -> list[ProviderFact | PromptResult]:
+        """Return the facts that an update completes."""
         kind = get_text(update, "sessionUpdate")
         if kind == "agent_message_chunk":
             self._text += extract_text(update.get("content"))
@@ -410,9 +417,10 @@ class AcpClient:
             )
         return facts
 
-    def _permission(
+    def _handle_permission_request(
         self, request: Any, params: dict[str, Any]
     ) -> list[ProviderFact | PromptResult]:
+        """Answer a request by the deny rules, then by the policy; else it waits for `answer`."""
         call, options = get_dict(params, "toolCall"), get_dicts(params, "options")
         kind = get_text(call, "kind")
         known = self._tools.get(get_text(call, "toolCallId") or "")

@@ -57,8 +57,8 @@ class _PassiveClient(AcpClient):
         if "error" in message:
             if not self._is_open and error.get("code") == METHOD_NOT_FOUND:
                 return []  # the real client then falls back to another method
-            return self._request_failed("session/prompt", error)
+            return self._handle_error("session/prompt", error)
         if "stopReason" in result:
-            return self._prompt_ended(result)
+            return self._handle_prompt_result(result)
         self._is_open = message.get("id") != INITIALIZE_REQUEST_ID
         return []

@@ -41,7 +41,7 @@ from corral.adapters.providers.provider import (
     CliProvider,
     LaunchCommand,
     LaunchRequest,
-    build_command,
+    compose_command,
     split_prompt,
     validate_session_id,
 )
@@ -61,7 +61,7 @@ class ClaudeProvider(CliProvider):
     root_variable = "IS_SANDBOX"
     transcript_files = ".claude/projects/*/{}.jsonl"
 
-    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
+    def build_command(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
         args = [program or self.program]
         session = validate_session_id(request)
         if not request.interactive:
@@ -81,12 +81,12 @@ class ClaudeProvider(CliProvider):
         args += permission_args(request) + list(request.extra)
         prompt, stdin = split_prompt(request)
         args += ["--", prompt] if prompt else []
-        start = build_command(args, request, stdin, session)
+        start = compose_command(args, request, stdin, session)
         if request.is_sandboxed:
             start = replace(start, env=start.env | {self.root_variable: "1"})
         return start
 
-    def parser(self, clock: Clock | None = None) -> "ClaudeParser":
+    def create_parser(self, clock: Clock | None = None) -> "ClaudeParser":
         return ClaudeParser(clock)
 
 

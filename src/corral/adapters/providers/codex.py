@@ -55,7 +55,7 @@ class CodexProvider(CliProvider):
     acp_program = "codex-acp"
     transcript_files = ".codex/sessions/**/rollout-*-{}.jsonl"
 
-    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
+    def build_command(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
         refuse_denials(self.name, request)
         args = [program or self.program] + ([] if request.interactive else ["exec"])
         session = validate_session_id(request) if request.resume else None
@@ -99,7 +99,7 @@ class CodexProvider(CliProvider):
             args += ["-c", 'sandbox_mode="workspace-write"']
         return args
 
-    def parser(self, clock: Clock | None = None) -> "CodexParser":
+    def create_parser(self, clock: Clock | None = None) -> "CodexParser":
         return CodexParser(clock)
 
 

@@ -31,7 +31,7 @@ from corral.adapters.providers.provider import (
     CliProvider,
     LaunchCommand,
     LaunchRequest,
-    build_command,
+    compose_command,
     split_prompt,
     validate_session_id,
 )
@@ -48,7 +48,7 @@ class CopilotProvider(CliProvider):
     transcript_files = ".copilot/session-state/{}/events.jsonl"
     acp_args = ("--acp",)
 
-    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
+    def build_command(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
         args = [program or self.program]
         session = validate_session_id(request)
         if not request.interactive:
@@ -62,9 +62,9 @@ class CopilotProvider(CliProvider):
         args += _build_grants(request) + list(request.extra)
         prompt, stdin = split_prompt(request, instructions=True)
         args += [f"--interactive={prompt}"] if prompt else []
-        return build_command(args, request, stdin, session)
+        return compose_command(args, request, stdin, session)
 
-    def parser(self, clock: Clock | None = None) -> "CopilotParser":
+    def create_parser(self, clock: Clock | None = None) -> "CopilotParser":
         return CopilotParser(clock)
 
 

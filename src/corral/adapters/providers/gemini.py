@@ -32,7 +32,7 @@ from corral.adapters.providers.provider import (
     CliProvider,
     LaunchCommand,
     LaunchRequest,
-    build_command,
+    compose_command,
     refuse_denials,
     split_prompt,
     validate_session_id,
@@ -50,7 +50,7 @@ class GeminiProvider(CliProvider):
     transcript_files = ".gemini/tmp/*/chats/*"
     acp_args = ("--acp",)
 
-    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
+    def build_command(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
         refuse_denials(self.name, request)
         args = [program or self.program]
         session = validate_session_id(request)
@@ -71,13 +71,13 @@ class GeminiProvider(CliProvider):
         args += [f"--prompt-interactive={prompt}"] if prompt else []
         if not request.interactive:
             args += ["--prompt="]  # headless mode; the prompt is on standard input
-        return build_command(args, request, stdin, session)
+        return compose_command(args, request, stdin, session)
 
     def trust_args(self, request: LaunchRequest) -> list[str]:
         # In an untrusted directory, gemini exits with 55 or ignores the approvals.
         return ["--skip-trust"] if request.is_trusted else []
 
-    def parser(self, clock: Clock | None = None) -> "GeminiParser":
+    def create_parser(self, clock: Clock | None = None) -> "GeminiParser":
         return GeminiParser(clock)
 
 

@@ -45,7 +45,7 @@ class OpencodeProvider(CliProvider):
     quit_command = "/exit"
     acp_args = ("acp",)
 
-    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
+    def build_command(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
         args = [program or self.program]
         session = validate_session_id(request) if request.resume else None
         if not request.interactive:
@@ -70,7 +70,7 @@ class OpencodeProvider(CliProvider):
             session=session,
         )
 
-    def parser(self, clock: Clock | None = None) -> "OpencodeParser":
+    def create_parser(self, clock: Clock | None = None) -> "OpencodeParser":
         return OpencodeParser(clock)
 
 

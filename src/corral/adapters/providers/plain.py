@@ -19,7 +19,7 @@ class PlainProvider(CliProvider):
     name = "plain"
     program = ""
 
-    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
+    def build_command(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
         """Return `program` with the user's own arguments, unchanged."""
         if not program:
             raise Invalid("No command to run. Give the program.", field="program")
@@ -29,20 +29,22 @@ class PlainProvider(CliProvider):
             env["CORRAL_PROMPT"] = prompt
         return LaunchCommand([program, *request.extra], stdin=prompt, env=env)
 
-    def acp(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand | None:
+    def build_acp_command(
+        self, request: LaunchRequest, program: str | None = None
+    ) -> LaunchCommand | None:
         """Return the unchanged command: the user asserts that it implements the protocol."""
-        start = self.start(request, program)
+        start = self.build_command(request, program)
         return LaunchCommand(
             start.args,
             stdin=start.stdin,
             session=validate_session_id(request) if request.resume else None,
         )
 
-    def version(self, program: str) -> str | None:
+    def probe_version(self, program: str) -> str | None:
         """Return None: an unknown program might do anything when run with `--version`."""
         return None
 
-    def parser(self, clock: Clock | None = None) -> "PlainParser":
+    def create_parser(self, clock: Clock | None = None) -> "PlainParser":
         return PlainParser()
 
 

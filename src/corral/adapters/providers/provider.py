@@ -110,27 +110,29 @@ class Provider(Protocol):
     root_variable: str | None
     """The variable that lets the CLI skip permission checks as root."""
 
-    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
+    def build_command(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
         """Return the command for a request. Starts no process."""
         ...
 
-    def acp(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand | None:
+    def build_acp_command(
+        self, request: LaunchRequest, program: str | None = None
+    ) -> LaunchCommand | None:
         """Return the command for the Agent Client Protocol; None if the CLI does not support it."""
         ...
 
-    def parser(self, clock: Clock | None = None) -> StreamParser:
+    def create_parser(self, clock: Clock | None = None) -> StreamParser:
         """Return a new parser for the output of one process."""
         ...
 
-    def version(self, program: str) -> str | None:
+    def probe_version(self, program: str) -> str | None:
         """Return the installed version; None if it is unknown."""
         ...
 
-    def transcripts(self, home: Path) -> Iterator[Path]:
+    def iter_transcripts(self, home: Path) -> Iterator[Path]:
         """Iterate over the transcript files below a home directory."""
         ...
 
-    def transcript(self, home: Path, session: str) -> Path | None:
+    def find_transcript(self, home: Path, session: str) -> Path | None:
         """Return the transcript file of one conversation; None if there is none."""
         ...
 
@@ -159,7 +161,9 @@ class CliProvider:
     acp_program: ClassVar[str | None] = None
     """A separate program that implements the Agent Client Protocol for this CLI."""
 
-    def acp(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand | None:
+    def build_acp_command(
+        self, request: LaunchRequest, program: str | None = None
+    ) -> LaunchCommand | None:
         if self.acp_args is None:
             return None
         executable = program or self.acp_program or self.program
@@ -173,7 +177,7 @@ class CliProvider:
         """Return the arguments that make the CLI trust its directory, if the request is trusted."""
         return []
 
-    def version(self, program: str) -> str | None:
+    def probe_version(self, program: str) -> str | None:
         from corral.adapters.providers.versions import probe_version
 
         return probe_version(program, self.version_args)
@@ -184,11 +188,11 @@ class CliProvider:
 
         return SCREENS.get(self.name)
 
-    def transcripts(self, home: Path) -> Iterator[Path]:
+    def iter_transcripts(self, home: Path) -> Iterator[Path]:
         pattern = self.transcript_files
         return home.glob(pattern.format("*")) if pattern else iter(())
 
-    def transcript(self, home: Path, session: str) -> Path | None:
+    def find_transcript(self, home: Path, session: str) -> Path | None:
         """Return the transcript file of one conversation.
 
         For a terminal run, it is the only source of turns and usage.
@@ -230,7 +234,7 @@ def split_prompt(
     return None, prompt
 
 
-def build_command(
+def compose_command(
     args: list[str], request: LaunchRequest, stdin: str | None, session: str | None
 ) -> LaunchCommand:
     """Return the usual command: structured unless interactive, and with the session id.

@@ -17,7 +17,7 @@ from corral.adapters.providers.provider import (
     CliProvider,
     LaunchCommand,
     LaunchRequest,
-    build_command,
+    compose_command,
     split_prompt,
     validate_session_id,
 )
@@ -37,7 +37,7 @@ class QwenProvider(CliProvider):
     # Without this mode, qwen approves some tool calls by itself.
     acp_args = ("--acp", "--approval-mode=default")
 
-    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
+    def build_command(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
         args = [program or self.program]
         session = validate_session_id(request)
         if not request.interactive:
@@ -56,9 +56,9 @@ class QwenProvider(CliProvider):
         args += request.extra
         prompt, stdin = split_prompt(request)
         args += [f"--prompt-interactive={prompt}"] if prompt else []
-        return build_command(args, request, stdin, session)
+        return compose_command(args, request, stdin, session)
 
-    def parser(self, clock: Clock | None = None) -> "QwenParser":
+    def create_parser(self, clock: Clock | None = None) -> "QwenParser":
         return QwenParser(clock)
 
 

@@ -7,7 +7,7 @@ from corral.adapters.providers.provider import (
     CliProvider,
     LaunchCommand,
     LaunchRequest,
-    build_command,
+    compose_command,
     split_prompt,
     validate_session_id,
 )
@@ -23,7 +23,7 @@ class ScriptedProvider(CliProvider):
     accepts_session_id = True
     acp_args = ("-P", "-m", "corral.demo.agent", "--acp")
 
-    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
+    def build_command(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
         # -P: import no module from the working directory.
         args = [program or self.program, "-P", "-m", "corral.demo.agent"]
         session = validate_session_id(request)
@@ -37,9 +37,9 @@ class ScriptedProvider(CliProvider):
         args += request.extra
         prompt, stdin = split_prompt(request, instructions=True)
         args += ["--", prompt] if prompt else []
-        return build_command(args, request, stdin, session)
+        return compose_command(args, request, stdin, session)
 
-    def version(self, program: str) -> str | None:
+    def probe_version(self, program: str) -> str | None:
         """Return the version of Corral, which bundles the agent; None if it is not installed."""
         from importlib import metadata
 
@@ -48,7 +48,7 @@ class ScriptedProvider(CliProvider):
         except metadata.PackageNotFoundError:
             return None
 
-    def parser(self, clock: Clock | None = None) -> ClaudeParser:
+    def create_parser(self, clock: Clock | None = None) -> ClaudeParser:
         return ClaudeParser(clock)
 
 

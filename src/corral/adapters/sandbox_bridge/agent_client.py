@@ -147,7 +147,7 @@ class AgentOutput:
         if provider != "plain":
             from corral.adapters.providers import registry
 
-            self._parser = registry.get_provider(provider).parser()
+            self._parser = registry.get_provider(provider).create_parser()
 
     def add_line(self, line: bytes) -> None:
         if self._parser is None:
@@ -252,7 +252,7 @@ def _send(files: SessionFiles, args: argparse.Namespace) -> int:
 
 
 def _request(files: SessionFiles, args: argparse.Namespace) -> int:
-    pairs = [each.partition("=") for each in args.arguments]
+    pairs = [argument.partition("=") for argument in args.arguments]
     if wrong := [name for name, equals, _ in pairs if not equals]:
         sys.stderr.write(
             f"Invalid argument {wrong[0]!r}: expected NAME=VALUE, such as name=helper.\n"

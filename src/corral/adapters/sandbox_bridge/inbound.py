@@ -113,7 +113,7 @@ def _apply(connection: apsw.Connection, view: InboundView, now: int) -> None:
             ),
         )
     if view.destinations is not None:
-        rows = [msgspec.structs.astuple(each) for each in view.destinations]
+        rows = [msgspec.structs.astuple(destination) for destination in view.destinations]
         _rewrite(connection, "destinations", rows)
     if view.routing is not None:
         _rewrite(connection, "session_routing", [(1, *view.routing)])

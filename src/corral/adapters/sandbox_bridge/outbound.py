@@ -252,12 +252,12 @@ def _allow(action: int, first: Any, second: Any, *_: Any) -> int:
 
 def _check_schema(connection: apsw.Connection) -> None:
     """Accept only ordinary tables with the expected columns, and indexes."""
-    found = connection.execute(
+    rows = connection.execute(
         "SELECT type, name, hex(substr(sql, 1, 12)) FROM sqlite_schema LIMIT 100"
     ).fetchall()
-    if len(found) >= 100:
+    if len(rows) >= 100:
         raise InvalidFile("it has too many tables", "too_many_tables")
-    kinds = {name: (kind, sql) for kind, name, sql in found}
+    kinds = {name: (kind, sql) for kind, name, sql in rows}
     if any(kind not in ("table", "index") for kind, _ in kinds.values()):
         raise InvalidFile("it has triggers or views", "triggers_or_views")
     for table, columns in TABLES.items():

@@ -46,11 +46,11 @@ RECORDS_PROCESSES = True
 RECORD_FILES = ("projects/*/*.jsonl", "projects/*/*/subagents/*.jsonl")
 
 
-def root(env: Mapping[str, str]) -> Path:
+def get_root(env: Mapping[str, str]) -> Path:
     return Path(env.get("CLAUDE_CONFIG_DIR") or Path(env.get("HOME") or Path.home()) / FOLDER)
 
 
-def find(folder: Path, session: str) -> Path | None:
+def find_transcript(folder: Path, session: str) -> Path | None:
     files = folder.glob(f"projects/*/{session}.jsonl")
     return next((path for path in files if path.is_file()), None)
 
@@ -60,20 +60,20 @@ def list_open_sessions(folder: Path, pids: Sequence[int], started_at: int) -> li
     return list_sessions_of_pids(folder / "sessions", pids, started_at)
 
 
-def since(folder: Path, cwd: str, started_at: int) -> list[str]:
-    return filter_sessions_since(folder.glob("projects/*/*.jsonl"), head, cwd, started_at)
+def list_sessions_since(folder: Path, cwd: str, started_at: int) -> list[str]:
+    return filter_sessions_since(folder.glob("projects/*/*.jsonl"), read_head, cwd, started_at)
 
 
-def children(path: Path) -> list[Path]:
+def list_subagent_transcripts(path: Path) -> list[Path]:
     return [file for file in path.with_suffix("").glob("subagents/*.jsonl") if file.is_file()]
 
 
-def files(folder: Path) -> Iterator[Path]:
+def iter_files(folder: Path) -> Iterator[Path]:
     """Iterate over the transcripts below `~/.claude` or any other directory."""
     return (path for path in sorted(folder.rglob("*.jsonl")) if path.is_file())
 
 
-def head(path: Path) -> TranscriptHead | None:
+def read_head(path: Path) -> TranscriptHead | None:
     """Return the description of a transcript; None if the file is not a transcript."""
     session = cwd = version = title = None
     started_at = None
@@ -91,7 +91,7 @@ def head(path: Path) -> TranscriptHead | None:
     return TranscriptHead(session, cwd, started_at, title, version) if session and cwd else None
 
 
-def read(path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
+def iter_items(path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
     """Yield the facts from `offset` on; the key of a usage is the id of its message."""
     usage = ClaudeParser().usage
     tools = _tools_before(path, offset)

@@ -46,11 +46,11 @@ RECORDS_PROCESSES = True
 RECORD_FILES = ("sessions/*/*/*/rollout-*.jsonl",)
 
 
-def root(env: Mapping[str, str]) -> Path:
+def get_root(env: Mapping[str, str]) -> Path:
     return Path(env.get("CODEX_HOME") or Path(env.get("HOME") or Path.home()) / ".codex")
 
 
-def find(folder: Path, session: str) -> Path | None:
+def find_transcript(folder: Path, session: str) -> Path | None:
     files = folder.glob(f"sessions/**/rollout-*-{session}.jsonl")
     return next((path for path in files if path.is_file()), None)
 
@@ -65,30 +65,32 @@ def list_open_sessions(folder: Path, pids: Sequence[int], started_at: int) -> li
             continue  # the process has ended, or the system has no /proc
         paths = {Path(name) for name in opened if name.startswith(f"{folder}/sessions/")}
         for path in paths:
-            about = head(path) if path.is_file() else None
+            about = read_head(path) if path.is_file() else None
             if about is not None and about.parent is None:
                 sessions.append(about.session)
     return sessions
 
 
-def since(folder: Path, cwd: str, started_at: int) -> list[str]:
-    return filter_sessions_since(folder.glob("sessions/**/rollout-*.jsonl"), head, cwd, started_at)
+def list_sessions_since(folder: Path, cwd: str, started_at: int) -> list[str]:
+    return filter_sessions_since(
+        folder.glob("sessions/**/rollout-*.jsonl"), read_head, cwd, started_at
+    )
 
 
-def children(path: Path) -> list[Path]:
+def list_subagent_transcripts(path: Path) -> list[Path]:
     """List the rollouts of sub-agents, which are in the directory of their parent."""
-    about = head(path)
+    about = read_head(path)
     others = sorted(path.parent.glob("rollout-*.jsonl"))
     later = (file for file in others if file != path and file.name > path.name)
-    heads = ((file, head(file)) for file in later)
+    heads = ((file, read_head(file)) for file in later)
     return [file for file, other in heads if about and other and other.parent == about.session]
 
 
-def files(folder: Path) -> Iterator[Path]:
+def iter_files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("rollout-*.jsonl")) if path.is_file())
 
 
-def head(path: Path) -> TranscriptHead | None:
+def read_head(path: Path) -> TranscriptHead | None:
     meta: dict[str, Any] = {}
     session = title = None
     for line, _ in iter_lines(path):
@@ -113,7 +115,7 @@ def head(path: Path) -> TranscriptHead | None:
     )
 
 
-def model(path: Path) -> str | None:
+def find_model(path: Path) -> str | None:
     """Return the model of the last turn of the thread."""
     return _model_before(path, path.stat().st_size)
 
@@ -126,9 +128,9 @@ def _model_before(path: Path, offset: int) -> str | None:
     return model
 
 
-def read(path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
+def iter_items(path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
     """Yield the facts from `offset` on."""
-    about = head(path)
+    about = read_head(path)
     if about is None:
         return
     counter = f"codex/{about.session}"

@@ -36,11 +36,11 @@ RECORDS_PROCESSES = True
 RECORD_FILES = ("session-state/*/events.jsonl",)
 
 
-def root(env: Mapping[str, str]) -> Path:
+def get_root(env: Mapping[str, str]) -> Path:
     return Path(env.get("COPILOT_HOME") or Path(env.get("HOME") or Path.home()) / ".copilot")
 
 
-def find(folder: Path, session: str) -> Path | None:
+def find_transcript(folder: Path, session: str) -> Path | None:
     path = folder / "session-state" / session / EVENTS
     return path if path.is_file() else None
 
@@ -52,15 +52,17 @@ def list_open_sessions(folder: Path, pids: Sequence[int], started_at: int) -> li
     return [path.parent.name for path in locks if path.stat().st_mtime * 1_000 >= started_at]
 
 
-def since(folder: Path, cwd: str, started_at: int) -> list[str]:
-    return filter_sessions_since(folder.glob("session-state/*/events.jsonl"), head, cwd, started_at)
+def list_sessions_since(folder: Path, cwd: str, started_at: int) -> list[str]:
+    return filter_sessions_since(
+        folder.glob("session-state/*/events.jsonl"), read_head, cwd, started_at
+    )
 
 
-def children(path: Path) -> list[Path]:
+def list_subagent_transcripts(path: Path) -> list[Path]:
     return []
 
 
-def head(path: Path) -> TranscriptHead | None:
+def read_head(path: Path) -> TranscriptHead | None:
     about: dict[str, Any] | None = None
     title = None
     for line, _ in iter_lines(path):
@@ -81,7 +83,7 @@ def head(path: Path) -> TranscriptHead | None:
     )
 
 
-def read(path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
+def iter_items(path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
     """Yield the facts from `offset` on; the key of a usage is the id of its request."""
     tools: dict[str, str] = {}
     for line in iter_lines_before(path, offset, b'"tool.execution_start"'):

@@ -39,11 +39,11 @@ RECORDS_PROCESSES = False
 RECORD_FILES = ("tmp/*/.project_root", "tmp/*/chats/session-*.jsonl")
 
 
-def root(env: Mapping[str, str]) -> Path:
+def get_root(env: Mapping[str, str]) -> Path:
     return Path(env.get("GEMINI_CLI_HOME") or env.get("HOME") or Path.home()) / ".gemini"
 
 
-def find(folder: Path, session: str) -> Path | None:
+def find_transcript(folder: Path, session: str) -> Path | None:
     """Return the transcript of a session. Its file name has only a prefix of the id."""
     for path in folder.glob(f"tmp/*/chats/session-*-{session[:8]}*.jsonl"):
         if path.is_file() and _session(path) == session:
@@ -56,15 +56,17 @@ def list_open_sessions(folder: Path, pids: Sequence[int], started_at: int) -> li
     return []
 
 
-def since(folder: Path, cwd: str, started_at: int) -> list[str]:
-    return filter_sessions_since(folder.glob("tmp/*/chats/session-*.jsonl"), head, cwd, started_at)
+def list_sessions_since(folder: Path, cwd: str, started_at: int) -> list[str]:
+    return filter_sessions_since(
+        folder.glob("tmp/*/chats/session-*.jsonl"), read_head, cwd, started_at
+    )
 
 
-def children(path: Path) -> list[Path]:
+def list_subagent_transcripts(path: Path) -> list[Path]:
     return []
 
 
-def head(path: Path) -> TranscriptHead | None:
+def read_head(path: Path) -> TranscriptHead | None:
     session = title = started_at = None
     for line, _ in iter_lines(path):
         if session is None:
@@ -89,7 +91,7 @@ def _cwd(path: Path) -> str | None:
         return None
 
 
-def read(path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
+def iter_items(path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
     """Yield the facts from `offset` on; the key of a usage is the id of its message."""
     deduplicator = _Deduplicator()
     for line in iter_lines_before(path, offset, b'"id"'):

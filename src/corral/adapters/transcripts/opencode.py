@@ -56,15 +56,15 @@ RECORDS_PROCESSES = False
 RECORD_FILES = ("opencode.db-wal", "opencode.db")
 
 
-def root(env: Mapping[str, str]) -> Path:
+def get_root(env: Mapping[str, str]) -> Path:
     data = env.get("XDG_DATA_HOME")
     return Path(data or Path(env.get("HOME") or Path.home()) / ".local/share") / "opencode"
 
 
-def find(folder: Path, session: str) -> Path | None:
+def find_transcript(folder: Path, session: str) -> Path | None:
     """Return a path that names one session: the database's path, then the session id."""
     path = folder / DATABASE
-    return path / session if path.is_file() and head(path / session) is not None else None
+    return path / session if path.is_file() and read_head(path / session) is not None else None
 
 
 def list_open_sessions(folder: Path, pids: Sequence[int], started_at: int) -> list[str]:
@@ -72,17 +72,17 @@ def list_open_sessions(folder: Path, pids: Sequence[int], started_at: int) -> li
     return []
 
 
-def since(folder: Path, cwd: str, started_at: int) -> list[str]:
+def list_sessions_since(folder: Path, cwd: str, started_at: int) -> list[str]:
     """List the sessions of a directory that started at `started_at` or later."""
     rows = _rows(folder / DATABASE, _SINCE, cwd=cwd, started_at=started_at)
     return [str(id) for (id,) in rows]
 
 
-def children(path: Path) -> list[Path]:
+def list_subagent_transcripts(path: Path) -> list[Path]:
     return []  # sub-agents are in the same database
 
 
-def head(path: Path) -> TranscriptHead | None:
+def read_head(path: Path) -> TranscriptHead | None:
     for cwd, created, title, version, parent in _rows(path.parent, _HEAD, session=path.name):
         return TranscriptHead(
             path.name, str(cwd), int(created), make_title(str(title)), str(version), parent
@@ -90,7 +90,7 @@ def head(path: Path) -> TranscriptHead | None:
     return None
 
 
-def read(path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
+def iter_items(path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
     """Yield the facts from `offset` on."""
     for id, session, created, updated, data, message in _rows(
         path.parent, _PARTS, session=path.name, offset=offset

@@ -35,11 +35,11 @@ RECORDS_PROCESSES = False  # terminal runs record it, headless runs do not
 RECORD_FILES = ("projects/*/chats/*.jsonl",)
 
 
-def root(env: Mapping[str, str]) -> Path:
+def get_root(env: Mapping[str, str]) -> Path:
     return Path(env.get("QWEN_HOME") or Path(env.get("HOME") or Path.home()) / ".qwen")
 
 
-def find(folder: Path, session: str) -> Path | None:
+def find_transcript(folder: Path, session: str) -> Path | None:
     files = folder.glob(f"projects/*/chats/{session}.jsonl")
     return next((path for path in files if path.is_file()), None)
 
@@ -49,15 +49,17 @@ def list_open_sessions(folder: Path, pids: Sequence[int], started_at: int) -> li
     return list_sessions_of_pids(folder / "sessions", pids, started_at)
 
 
-def since(folder: Path, cwd: str, started_at: int) -> list[str]:
-    return filter_sessions_since(folder.glob("projects/*/chats/*.jsonl"), head, cwd, started_at)
+def list_sessions_since(folder: Path, cwd: str, started_at: int) -> list[str]:
+    return filter_sessions_since(
+        folder.glob("projects/*/chats/*.jsonl"), read_head, cwd, started_at
+    )
 
 
-def children(path: Path) -> list[Path]:
+def list_subagent_transcripts(path: Path) -> list[Path]:
     return []
 
 
-def head(path: Path) -> TranscriptHead | None:
+def read_head(path: Path) -> TranscriptHead | None:
     session = cwd = version = title = started_at = None
     for line, _ in iter_lines(path):
         session = session or get_text(line, "sessionId")
@@ -70,7 +72,7 @@ def head(path: Path) -> TranscriptHead | None:
     return TranscriptHead(session, cwd, started_at, title, version) if session and cwd else None
 
 
-def read(path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
+def iter_items(path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
     """Yield the facts from `offset` on."""
     total = _Total()
     for line in iter_lines_before(path, offset, b"api_response"):

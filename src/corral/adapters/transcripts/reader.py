@@ -47,16 +47,16 @@ class TranscriptReader(Protocol):
     """Finds and reads the transcripts of one CLI. A module per CLI has these functions."""
 
     RECORDS_PROCESSES: bool
-    """Whether every process records its session. `since` is then needed only for a process that has
-    ended."""
+    """Whether every process records its session. `list_sessions_since` is then needed only for a
+    process that has ended."""
     RECORD_FILES: tuple[str, ...]
-    """Globs of the files to read, relative to `root`."""
+    """Globs of the files to read, relative to the data directory."""
 
-    def root(self, env: Mapping[str, str]) -> Path:
+    def get_root(self, env: Mapping[str, str]) -> Path:
         """Return the data directory of the CLI for a process with this environment."""
         ...
 
-    def find(self, folder: Path, session: str) -> Path | None:
+    def find_transcript(self, folder: Path, session: str) -> Path | None:
         """Return the transcript of a session; None if there is none yet."""
         ...
 
@@ -64,19 +64,19 @@ class TranscriptReader(Protocol):
         """List the sessions that these processes have open, according to the CLI's own files."""
         ...
 
-    def since(self, folder: Path, cwd: str, started_at: int) -> list[str]:
+    def list_sessions_since(self, folder: Path, cwd: str, started_at: int) -> list[str]:
         """List the sessions of a directory that started at `started_at` or later."""
         ...
 
-    def children(self, path: Path) -> list[Path]:
+    def list_subagent_transcripts(self, path: Path) -> list[Path]:
         """List the transcripts of sub-agents, of which only the usage is recorded."""
         ...
 
-    def head(self, path: Path) -> TranscriptHead | None:
+    def read_head(self, path: Path) -> TranscriptHead | None:
         """Return the description of a transcript; None if the file is not a transcript."""
         ...
 
-    def read(self, path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
+    def iter_items(self, path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
         """Yield the facts from `offset` on."""
         ...
 
@@ -94,7 +94,10 @@ def get_reader(provider: str) -> TranscriptReader | None:
 
 
 def filter_sessions_since(
-    files: Iterable[Path], head: Callable[[Path], TranscriptHead | None], cwd: str, started_at: int
+    files: Iterable[Path],
+    read_head: Callable[[Path], TranscriptHead | None],
+    cwd: str,
+    started_at: int,
 ) -> list[str]:
     """List the sessions of a directory that started at `started_at` or later.
 
@@ -104,7 +107,7 @@ def filter_sessions_since(
     for path in files:
         if not path.is_file() or path.stat().st_mtime * 1_000 < started_at:
             continue
-        transcript = head(path)
+        transcript = read_head(path)
         if transcript is None or transcript.cwd != cwd or transcript.parent is not None:
             continue
         if (transcript.started_at or 0) >= started_at:

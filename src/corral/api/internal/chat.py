@@ -65,6 +65,13 @@ class InternalChat(Resource):
         current = self._database.read(lambda tx: runs.get(tx, run))
         return sandbox_sync.sync_session(self._database, str(current.session_id), current)
 
+    @operation(reads=True)
+    def create_delivery_owner(self) -> str:
+        """Return a claim owner that identifies this process, so that others detect its death."""
+        from corral.services.chat.delivery import create_delivery_owner
+
+        return create_delivery_owner()
+
     @operation(people_only=True)
     def deliver(
         self, channel: str, adapter: "ChannelAdapter", *, owner: str, place: str | None = None

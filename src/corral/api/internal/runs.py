@@ -6,7 +6,7 @@ from corral.api.operation import Resource, operation, write
 from corral.domain.runs import dispatch as runs_dispatch
 from corral.domain.runs import ops, supervision
 from corral.domain.runs.model import Run
-from corral.services.runs import cleanup, dispatch, lifecycle
+from corral.services.runs import cleanup, dispatch, lifecycle, recovery
 
 
 class InternalRuns(Resource):
@@ -29,7 +29,7 @@ class InternalRuns(Resource):
     )
     add_sample = write(supervision.add_sample, mode="one", repeatable=True, people_only=True)
     park = write(supervision.park, people_only=True)
-    end = write(ops.record_end, repeatable=True, people_only=True)
+    record_end = write(ops.record_end, repeatable=True, people_only=True)
     end_orphaned = write(ops.end_orphaned, repeatable=True, people_only=True)
     release_claim = write(runs_dispatch.release_claim, mode="one", repeatable=True)
 
@@ -37,6 +37,11 @@ class InternalRuns(Resource):
     def drain_queue(self) -> None:
         """Start queued runs; retry while all slots are claimed, as a claimant may have crashed."""
         dispatch.start_queued_until_idle(self._database)
+
+    @operation()
+    def forward_stop(self, run: Run) -> None:
+        """Notify the supervisor of a run that is being stopped; if there is none, check the run."""
+        recovery.notify_supervisor_of_stop(self._database, run, None)
 
     @operation()
     def clean_up(self, run: Run, *, secrets: Sequence[str] = ()) -> None:

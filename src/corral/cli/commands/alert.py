@@ -132,7 +132,7 @@ def remove(app: App, alert: str) -> None:
 @pass_app
 def test(app: App, alert: str) -> int:
     """Send a test notification now; exit with 1 if it fails."""
-    from corral.daemon.alert_delivery import deliver_test
+    from corral.api.alert_delivery import deliver_test
 
     letter = app.store.alerts.test(alert)
     if not letter.mailbox.startswith("hook:"):
@@ -155,7 +155,7 @@ def deliver(app: App, watch: bool) -> None:
 
     A daemon does this by itself.
     """
-    from corral.daemon.alert_delivery import deliver_once, list_waiting, run_alert_sender
+    from corral.api.alert_delivery import deliver_once, list_waiting, run_alert_sender
 
     if not watch:
         deliveries = deliver_once(app.store, _owner())

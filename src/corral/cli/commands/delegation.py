@@ -98,7 +98,7 @@ def list_(
     limit: int,
 ) -> None:
     """List open delegations, newest first."""
-    app.store.try_upkeep("delegation.expire_due", app.store.delegations.expire_due)
+    app.store.try_write_before_read("delegation.expire_due", app.store.delegations.expire_due)
     page = app.store.delegations.list(
         to=to, sender=sender, parent=parent, all=all_, after=after, limit=limit
     )

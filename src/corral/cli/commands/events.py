@@ -55,8 +55,8 @@ def command(
     for event in page.items:
         _show_line(app, event)
     cursor = page.next or "0-0"
-    over = None if sys.stdout.isatty() else render.is_output_closed
-    for event in events.follow(cursor, timeout_ms=timeout, over=over, **filters):
+    is_finished = None if sys.stdout.isatty() else render.is_output_closed
+    for event in events.follow(cursor, timeout_ms=timeout, is_finished=is_finished, **filters):
         _show_line(app, event)
 
 

@@ -60,18 +60,18 @@ def command(
     The structured stream of an agent is shown as a transcript, the output of a terminal as it was
     displayed. With --json, show the log entries about the run, as with --log.
     """
-    from corral.cli.output_view import OutputView
+    from corral.cli.output_view import OutputPrinter
 
     record = refresh_run(app.store, run)
     if log or app.json:
         _show_log(app, record, level)
         return
-    view = OutputView(app.store, record, stream="stderr" if errors else "output", raw=raw)
-    for data in view.tail(tail) if tail is not None else view.read(follow=follow):
+    printer = OutputPrinter(app.store, record, stream="stderr" if errors else "output", raw=raw)
+    for data in printer.tail(tail) if tail is not None else printer.read(follow=follow):
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
     if tail is not None and follow:
-        for data in view.follow_tail():
+        for data in printer.follow_tail():
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
 

@@ -161,7 +161,7 @@ def section(
         tokens=tokens,
     )
     app.show_body(section.text) if not app.json else app.show(section)
-    app.store.try_upkeep("note.use", lambda: app.store.notes.record_use(section.notes))
+    app.store.try_write_before_read("note.use", lambda: app.store.notes.record_use(section.notes))
 
 
 @command.command()

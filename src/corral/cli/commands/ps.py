@@ -148,7 +148,7 @@ def command(
     limit: int,
 ) -> None:
     """List runs, newest first. Process state is checked before printing."""
-    app.store.try_upkeep("recover", app.store.runs.recover, seconds=RECOVERY_SECONDS)
+    app.store.try_write_before_read("recover", app.store.runs.recover, seconds=RECOVERY_SECONDS)
     only_active = not all_ and state is None
     page = app.store.runs.list(
         project=app.project_id(project),

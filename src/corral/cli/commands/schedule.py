@@ -307,7 +307,7 @@ def fire(app: App, watch: bool) -> None:
                 break
         app.show_list(letters, LETTERS, empty="Nothing is due.")
         return
-    from corral.daemon.scheduler import run_scheduler
+    from corral.api.scheduler import run_scheduler
 
     for letter in run_scheduler(app.store):
         app.report(f"Put {letter.id} into {letter.mailbox}.", letter)

@@ -223,7 +223,7 @@ def list_(app: App, /, project: str | None, by: str | None, at: int | None, **op
     if at is not None:
         _list_snapshot(app, resolve_project(app, project), at, by, **options)
         return
-    app.store.try_upkeep("task.release_due", app.store.tasks.release_due)
+    app.store.try_write_before_read("task.release_due", app.store.tasks.release_due)
     project_id = resolve_project(app, project) if by is None or project is not None else None
     page = app.store.tasks.list(project=project_id, agent=by, **options)
     app.show_page(

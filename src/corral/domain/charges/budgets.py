@@ -128,7 +128,7 @@ def release_budget(tx: Tx, run_id: str) -> bool:
 
 def find_exceeded_budget(
     tx: Tx,
-    run_id: str,
+    run_id: str | None = None,
     project_id: str | None = None,
     agent_id: str | None = None,
     *,
@@ -136,11 +136,12 @@ def find_exceeded_budget(
 ) -> ExceededBudget | None:
     """Return the most specific budget that covers a run and is spent; None: it may continue.
 
+    Without `run_id`, the budgets that would cover a new run of the project and agent are checked.
     `pending_micros` is the cost of usage that is not charged yet. None: unknown; every covering
     budget then counts as spent.
     """
     scopes = [
-        f"run:{check_text(run_id, 'The run', max_bytes=MAX_NAME)}",
+        None if run_id is None else f"run:{check_text(run_id, 'The run', max_bytes=MAX_NAME)}",
         make_scope("project", project_id),
         make_scope("agent", agent_id),
         "all",

@@ -32,7 +32,7 @@ class Plan(msgspec.Struct, frozen=True):
     updated_at: int
 
 
-class Progress(msgspec.Struct, frozen=True):
+class ProgressReport(msgspec.Struct, frozen=True):
     """The last progress report of an agent about a task, or in general."""
 
     id: str

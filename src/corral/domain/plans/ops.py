@@ -6,7 +6,7 @@ from typing import Any
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.plans import sql
-from corral.domain.plans.model import Plan, PlanStep, Progress, parse_steps
+from corral.domain.plans.model import Plan, PlanStep, ProgressReport, parse_steps
 from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.pagination import Page
 from corral.kernel.validation import (
@@ -76,7 +76,7 @@ def report_progress(
     task_id: str | None = None,
     run: str | None = None,
     project_id: str | None = None,
-) -> Progress:
+) -> ProgressReport:
     """Record the progress of an agent, with a task or in general.
 
     Replaces the agent's previous report for the same task.
@@ -112,7 +112,7 @@ def list_progress(
     task_id: str | None = None,
     after: str | None = None,
     limit: int = 50,
-) -> Page[Progress]:
+) -> Page[ProgressReport]:
     """List progress reports: all, of one agent, or about one task."""
     if agent is not None and task_id is not None:
         raise Invalid("Filter progress by agent or by task, not by both.")

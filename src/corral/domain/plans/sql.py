@@ -4,10 +4,10 @@ from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement, columns_of
-from corral.domain.plans.model import Plan, Progress
+from corral.domain.plans.model import Plan, ProgressReport
 
 _PLAN = columns_of(Plan)
-_PROGRESS = columns_of(Progress)
+_PROGRESS = columns_of(ProgressReport)
 
 SET_PLAN = Query(
     Plan,
@@ -27,7 +27,7 @@ PLANS = Listing(
 )
 
 REPORT = Query(
-    Progress,
+    ProgressReport,
     f"""
     INSERT INTO progress ({_PROGRESS})
     VALUES (:id, :agent_id, :task_id, :run_id, :project_id, :summary, :percent, :now)
@@ -38,9 +38,9 @@ REPORT = Query(
 )
 
 
-def _list_reports(condition: str) -> Listing[Progress]:
+def _list_reports(condition: str) -> Listing[ProgressReport]:
     query = Query(
-        Progress,
+        ProgressReport,
         f"SELECT {_PROGRESS} FROM progress WHERE {condition} id > :start ORDER BY id LIMIT :limit",
     )
     return Listing(query, start={"start": ""}, key=lambda report: (report.id,))

@@ -11,7 +11,9 @@ from corral.kernel.identity import RunIdentity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from corral.adapters.process import ProcessIdentity
     from corral.db.tx import Tx
+    from corral.domain.runs.model import Run
 
 ProcessKey = tuple[int, str]
 """A pid and its start token, on this boot."""
@@ -35,3 +37,12 @@ def find_live_run(tx: "Tx", id: str) -> RunIdentity | None:
 def has_active_run(tx: "Tx") -> bool:
     """Whether any run that Corral started has a process."""
     return bool(tx.run(sql.ACTIVE_RUN_EXISTS))
+
+
+def get_identity(run: "Run", pid: int | None, token: str | None) -> "ProcessIdentity | None":
+    """Return the recorded identity of one of a run's processes; None while it is unknown."""
+    from corral.adapters.process import ProcessIdentity
+
+    if run.host is None or run.boot_id is None or pid is None or token is None:
+        return None
+    return ProcessIdentity(run.host, run.boot_id, pid, token)

@@ -23,7 +23,7 @@ APPROVALS = ("edit", "run", "trust", "all")
 # A run has one of two kinds of sandbox, or none:
 # - A worktree sandbox ("bubblewrap", "landlock") is for an agent that works in a git worktree. The
 #   agent may use the network, has a private home, and commits into a private repository
-#   (`supervisor/confinement.py`).
+#   (`supervisor/worktree_sandbox.py`).
 # - A session sandbox ("session:TOOL") is for an agent that answers a chat. The agent has no
 #   network, sees only its working directory, and exchanges messages through the two files of its
 #   session (`services/chat/sandbox_sync.py`). TOOL is the program that isolates it.

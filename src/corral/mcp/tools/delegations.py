@@ -23,12 +23,12 @@ class DelegateArguments(WriteArguments, kw_only=True):
     within_minutes: Annotated[int, Meta(ge=1, le=525_600)] | None = None
 
 
-class DelegationResult(ToolResult, kw_only=True):
+class DelegateResult(ToolResult, kw_only=True):
     delegation: str
     state: str
 
 
-def delegate(call: ToolCall, arguments: DelegateArguments) -> DelegationResult | msgspec.Raw:
+def delegate(call: ToolCall, arguments: DelegateArguments) -> DelegateResult | msgspec.Raw:
     """Delegate work, or a task, to one agent. The result, or a notice that none arrived in time,
     comes to your inbox."""
     if (arguments.text is None) == (arguments.task is None):
@@ -42,9 +42,9 @@ def delegate(call: ToolCall, arguments: DelegateArguments) -> DelegationResult |
         "agent": call.caller.name,
     }
 
-    def to_result(delegation: Any) -> DelegationResult:
+    def to_result(delegation: Any) -> DelegateResult:
         step = "The agent was notified. Continue; the result comes to your inbox."
-        return DelegationResult(next_step=step, delegation=delegation.id, state=delegation.state)
+        return DelegateResult(next_step=step, delegation=delegation.id, state=delegation.state)
 
     if arguments.task is not None:
         task = find_task(call, arguments.task).id
@@ -65,13 +65,13 @@ class ResultArguments(WriteArguments, kw_only=True):
     failed: Annotated[str | None, Meta(description="Why the work cannot be done.")] = None
 
 
-def result(call: ToolCall, arguments: ResultArguments) -> DelegationResult | msgspec.Raw:
+def result(call: ToolCall, arguments: ResultArguments) -> DelegateResult | msgspec.Raw:
     """Return the result of work that was delegated to you, or explain why it cannot be done. The
     delegator gets it as a message. For a delegated task call task_submit instead."""
     parameters = {"delegation": arguments.delegation, "agent": call.caller.name}
 
-    def to_result(delegation: Any) -> DelegationResult:
-        return DelegationResult(
+    def to_result(delegation: Any) -> DelegateResult:
+        return DelegateResult(
             next_step="The result was delivered. Read inbox, or claim the next task.",
             delegation=delegation.id,
             state=delegation.state,

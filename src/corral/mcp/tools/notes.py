@@ -84,7 +84,7 @@ def recall(call: ToolCall, arguments: RecallArguments) -> RecallResult:
     notes = [hit.note for hit in hits]
     if notes:
         store, ids = call.store, [note.id for note in notes]
-        store.try_upkeep("note.use", lambda: store.notes.record_use(ids))
+        store.try_write_before_read("note.use", lambda: store.notes.record_use(ids))
     return RecallResult(
         next_step="Use the notes that apply. Store new findings with remember."
         if notes

@@ -46,13 +46,13 @@ def progress(call: ToolCall, arguments: ProgressArguments) -> ProgressResult | m
     )
 
 
-class PlanStep(msgspec.Struct, forbid_unknown_fields=True):
+class PlanStepArguments(msgspec.Struct, forbid_unknown_fields=True):
     content: str
     status: Literal["pending", "in_progress", "completed"] = "pending"
 
 
 class PlanArguments(WriteArguments, kw_only=True):
-    steps: Annotated[list[PlanStep], Meta(min_length=1, max_length=200)]
+    steps: Annotated[list[PlanStepArguments], Meta(min_length=1, max_length=200)]
 
 
 class PlanResult(ToolResult, kw_only=True):

@@ -86,7 +86,12 @@ def copy_files(
     """Copy an agent's files, which must be in one of `folders`, into private files."""
     max_bytes = int(database.read(lambda tx: settings.get_value(tx, "chat.max_file_bytes")))
     contents = [
-        (file, attachments.read_attachment(file, folders, max_bytes=max_bytes, never=config.home()))
+        (
+            file,
+            attachments.read_attachment(
+                file, folders, max_bytes=max_bytes, forbidden_folder=config.home()
+            ),
+        )
         for file in files
     ]
     return [

@@ -33,7 +33,7 @@ from corral.adapters.channels.message_text import format_card
 from corral.domain.chat.channels import places
 from corral.domain.chat.model import Channel, Place, UnconfirmedPolicy
 from corral.domain.chat.outbound import delivery, reconciliation
-from corral.domain.chat.outbound.delivery import Dispatch
+from corral.domain.chat.outbound.delivery import OutboundLetter
 from corral.domain.mail import ops as mail
 from corral.domain.mail import queries
 from corral.domain.mail.model import Letter, LetterState
@@ -89,9 +89,9 @@ class Delivery:
             if place_id not in (None, place.id):
                 continue
             results += self._resolve_expired(place)
-            if not self._list_unconfirmed(
-                place
-            ):  # keeps the order: nothing overtakes such a letter
+            has_unconfirmed = bool(self._list_unconfirmed(place))
+            # Keeps the order: no letter may overtake an unconfirmed one.
+            if not has_unconfirmed:
                 results += self._send_due(place)
         return results
 
@@ -144,51 +144,51 @@ class Delivery:
 
     def _send_one(self, letter: Letter) -> DeliveryResult | None:
         write = self._database.write
-        dispatch = write(lambda tx: delivery.prepare_dispatch(tx, letter))
-        if dispatch is None:
+        outbound = write(lambda tx: delivery.prepare_delivery(tx, letter))
+        if outbound is None:
             return self._read_result(letter)
         try:
             if not self._adapter.traits.idempotent:
                 mark = partial(mail.begin_delivery, letter=letter)
                 letter = self._database.write(mark, mode="one", durable=True)
-                dispatch = msgspec.structs.replace(dispatch, letter=letter)
-            outcome = self._find_earlier_outcome(dispatch) or self._send(dispatch)
-            return self._record_outcome(dispatch, outcome)
+                outbound = msgspec.structs.replace(outbound, letter=letter)
+            outcome = self._find_earlier_outcome(outbound) or self._send(outbound)
+            return self._record_outcome(outbound, outcome)
         except Conflict:
             return None  # the letter was dropped or taken over meanwhile
 
-    def _find_earlier_outcome(self, dispatch: Dispatch) -> SendOutcome | None:
+    def _find_earlier_outcome(self, outbound: OutboundLetter) -> SendOutcome | None:
         """Return the outcome of an earlier attempt, after the platform has forgotten its key.
 
         Returns None when the message has to be sent.
         """
-        retention_ms = self._adapter.traits.remembers_ms
-        age = self._database.clock.now() - dispatch.message.created_at
-        if dispatch.letter.attempts < 2 or retention_ms is None or age <= retention_ms:
+        retention_ms = self._adapter.traits.key_retention_ms
+        age = self._database.clock.now() - outbound.message.created_at
+        if outbound.letter.attempts < 2 or retention_ms is None or age <= retention_ms:
             return None
-        if dispatch.message.kind in (MessageKind.EDIT, MessageKind.REACTION):
+        if outbound.message.kind in (MessageKind.EDIT, MessageKind.REACTION):
             return None  # idempotent: repeating them changes nothing
-        ids = self._search_history(dispatch)
+        ids = self._search_history(outbound)
         if ids is None:
             return FailedMessage(
                 "the history of the platform cannot be read to see whether the message arrived"
             )
         return SentMessage(ids) if ids else None
 
-    def _send(self, dispatch: Dispatch) -> SendOutcome:
-        if dispatch.message.kind is MessageKind.REACTION and not self._adapter.traits.reactions:
+    def _send(self, outbound: OutboundLetter) -> SendOutcome:
+        if outbound.message.kind is MessageKind.REACTION and not self._adapter.traits.reactions:
             return UnsupportedMessage(f"a channel of kind {self._channel.kind} has no reactions")
-        if dispatch.message.kind is MessageKind.FILE and (
-            problem := self._find_file_problem(dispatch)
+        if outbound.message.kind is MessageKind.FILE and (
+            problem := self._find_file_problem(outbound)
         ):
             return problem
         try:
-            return self._adapter.send(build_outgoing(dispatch, self._adapter))
+            return self._adapter.send(build_outgoing(outbound, self._adapter))
         except Exception as error:  # an adapter may fail in any way
             log.warning("%s: sending failed: %r", self._channel.name, error)
             return UnconfirmedMessage(f"the adapter failed ({type(error).__name__})")
 
-    def _find_file_problem(self, dispatch: Dispatch) -> SendOutcome | None:
+    def _find_file_problem(self, outbound: OutboundLetter) -> SendOutcome | None:
         """Return why a file cannot be sent; None when it can.
 
         The channel must support files, and the file must be the copy that was queued.
@@ -200,17 +200,17 @@ class Delivery:
             return UnsupportedMessage(
                 f"a channel of kind {self._channel.kind} does not support files"
             )
-        file = _find_file(dispatch)
+        file = _find_file(outbound)
         if file is None:
             problem: str | None = "there is none"
         else:
             problem = attachments.explain_undeliverable(file, get_sent_folder())
         if problem:
-            return RejectedMessage(f"the file {dispatch.message.text} is not sent: {problem}")
+            return RejectedMessage(f"the file {outbound.message.text} is not sent: {problem}")
         return None
 
-    def _record_outcome(self, dispatch: Dispatch, outcome: SendOutcome) -> DeliveryResult:
-        letter, message = dispatch.letter, dispatch.message
+    def _record_outcome(self, outbound: OutboundLetter, outcome: SendOutcome) -> DeliveryResult:
+        letter, message = outbound.letter, outbound.message
         match outcome:
             case SentMessage():
                 ids = [id for id in outcome.ids if id][:20]
@@ -266,9 +266,9 @@ class Delivery:
 
     def _resolve_one(self, letter: Letter) -> DeliveryResult:
         write = self._database.write
-        dispatch = self._database.read(lambda tx: reconciliation.load_unconfirmed(tx, letter))
-        message = dispatch.message
-        ids = self._find_delivered_ids(dispatch)
+        outbound = self._database.read(lambda tx: reconciliation.load_unconfirmed(tx, letter))
+        message = outbound.message
+        ids = self._find_delivered_ids(outbound)
         if ids is not None:
             reason = (
                 "the platform shows the message"
@@ -284,7 +284,7 @@ class Delivery:
             write(lambda tx: reconciliation.give_up_unconfirmed(tx, letter, message.id, reason))
         return self._read_result(letter)
 
-    def _find_delivered_ids(self, dispatch: Dispatch) -> list[str] | None:
+    def _find_delivered_ids(self, outbound: OutboundLetter) -> list[str] | None:
         """Return the platform's ids of an unconfirmed message.
 
         The list is empty when the message certainly did not arrive. Returns None when that is
@@ -292,22 +292,22 @@ class Delivery:
         """
         if self._adapter.traits.idempotent:
             return []  # safe to send again: the platform deduplicates by key
-        if not self._adapter.traits.history or dispatch.message.kind in (
+        if not self._adapter.traits.history or outbound.message.kind in (
             MessageKind.EDIT,
             MessageKind.REACTION,
         ):
             return None
-        return self._search_history(dispatch)
+        return self._search_history(outbound)
 
-    def _search_history(self, dispatch: Dispatch) -> list[str] | None:
+    def _search_history(self, outbound: OutboundLetter) -> list[str] | None:
         """Search the platform's history for a message; returns as `_find_delivered_ids`."""
-        outgoing = build_outgoing(dispatch, self._adapter)
+        outgoing = build_outgoing(outbound, self._adapter)
         try:
             history = self._adapter.list_posted(outgoing)
         except Exception as error:
             log.warning("%s: cannot read its history: %r", self._channel.name, error)
             return None
-        sent_ids = self._database.read(lambda tx: reconciliation.list_sent_ids(tx, dispatch.place))
+        sent_ids = self._database.read(lambda tx: reconciliation.list_sent_ids(tx, outbound.place))
         for sent in history:
             if sent.key is not None:
                 matches = sent.key == outgoing.key
@@ -320,9 +320,9 @@ class Delivery:
         return []
 
 
-def build_outgoing(dispatch: Dispatch, adapter: ChannelAdapter) -> OutgoingMessage:
+def build_outgoing(outbound: OutboundLetter, adapter: ChannelAdapter) -> OutgoingMessage:
     """Convert a message for an adapter; a card becomes text on a platform without buttons."""
-    message, data = dispatch.message, dispatch.message.data or {}
+    message, data = outbound.message, outbound.message.data or {}
     options = list(data.get("options", []))
     text = message.text
     kind = message.kind
@@ -332,22 +332,22 @@ def build_outgoing(dispatch: Dispatch, adapter: ChannelAdapter) -> OutgoingMessa
         kind = MessageKind.TEXT
     return OutgoingMessage(
         key=message.event_id.removeprefix("out:"),
-        place=dispatch.place.platform_id,
+        place=outbound.place.platform_id,
         thread=message.thread if adapter.traits.threads else None,
         kind=kind,
         text=text,
         reply_to=message.reply_to,
         question=data.get("question"),
         options=options,
-        file=_find_file(dispatch),
+        file=_find_file(outbound),
         begun_at=message.created_at,
     )
 
 
-def _find_file(dispatch: Dispatch) -> StoredFile | None:
-    file = (dispatch.message.data or {}).get("file")
+def _find_file(outbound: OutboundLetter) -> StoredFile | None:
+    file = (outbound.message.data or {}).get("file")
     return (
         msgspec.convert(file, StoredFile)
-        if dispatch.message.kind is MessageKind.FILE and file
+        if outbound.message.kind is MessageKind.FILE and file
         else None
     )

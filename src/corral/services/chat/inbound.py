@@ -160,7 +160,7 @@ def accept_webhook(
     from corral.adapters.channels.contract import RequestRejected
 
     adapter = open_adapter(database, get_channel(database, channel))
-    if not adapter.traits.calls:
+    if not adapter.traits.uses_webhook:
         raise Invalid(f"The channel {channel} has no webhook: it polls its platform.")
     try:
         accepted = adapter.accept(headers, body, database.clock.now())

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def get_session_folder(session: str) -> SessionFolder:
     """Return the folder of a session's files, on the machine that runs it."""
-    return SessionFolder(str(config.home() / "sandboxes" / session))
+    return SessionFolder(str(config.sandbox_folder(session)))
 
 
 def copy_attachments(database: "Database", session: str, folder: SessionFolder) -> None:

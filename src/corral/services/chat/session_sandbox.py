@@ -52,7 +52,9 @@ def wrap_command(
     work = paths.work
     writable = {folder.outside, folder.home} | ({work} if work is not None else set())
     hidden = [str(config.home()), *_list_store_files(paths.store)]
-    inner = [path for path in (*hidden, folder.top) if work is not None and _is_in(path, work)]
+    inner = [
+        path for path in (*hidden, folder.top) if work is not None and sandbox.is_inside(path, work)
+    ]
     if selected is SandboxKind.LANDLOCK and inner:
         raise Refused(
             f"Landlock cannot protect {inner[0]}, which is inside the working directory. Install "
@@ -103,11 +105,6 @@ def _list_store_files(store: str) -> list[str]:
         return []
     path = Path("/" + store.partition("://")[2].lstrip("/"))
     return [str(file) for file in sorted(path.parent.glob(f"{path.name}*"))]
-
-
-def _is_in(path: str, folder: str) -> bool:
-    real, top = os.path.realpath(path), os.path.realpath(folder)
-    return os.path.commonpath((real, top)) == top
 
 
 def build_agent_environment(folder: SessionFolder) -> dict[str, str]:

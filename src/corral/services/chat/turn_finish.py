@@ -1,7 +1,7 @@
 """The end of chat turns: the result of a run becomes the answer to its letters.
 
 One transaction detaches the run from its session, records the outcome of the letters and queues the
-answer. The run's machine may be lost: then another machine ends the chat turn (`lost_hosts`).
+answer. The run's machine may be lost: then another machine ends the chat turn (`turns`).
 """
 
 import logging
@@ -22,8 +22,7 @@ from corral.domain.sandbox_bridge.letters import split_by_ack
 from corral.domain.sessions import ops as sessions
 from corral.kernel.errors import CorralError, NotFound, Refused, StoreUnavailable
 from corral.services.chat import sandbox_sync
-from corral.services.chat.lost_hosts import HOST_TIMEOUT_MS, is_host_lost
-from corral.services.chat.turn_errors import describe_error
+from corral.services.chat.turns import HOST_TIMEOUT_MS, is_host_lost, log_and_describe
 
 if TYPE_CHECKING:
     from corral.db.database import Database
@@ -51,7 +50,7 @@ def finish_turns(database: "Database", *, local: bool = False) -> list[Conversat
             except StoreUnavailable:
                 raise
             except Exception as error:
-                reason = describe_error(error)
+                reason = log_and_describe(error)
                 log.error("cannot end the chat turn of %s: %s", conversation.run_id, reason)
                 continue
             if ended is not None:

@@ -23,9 +23,8 @@ from corral.domain.sandbox_bridge.letters import with_sandbox_paths
 from corral.domain.sessions import ops as sessions
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Refused, StoreUnavailable
-from corral.services.chat.lost_hosts import is_host_lost
 from corral.services.chat.session_folder import get_session_folder
-from corral.services.chat.turn_errors import describe_error
+from corral.services.chat.turns import is_host_lost, log_and_describe
 from corral.services.runs import request, resumption
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def start_turns(database: "Database") -> list[Run]:
         except StoreUnavailable:
             raise
         except Exception as error:
-            reason = describe_error(error)
+            reason = log_and_describe(error)
             log.error("cannot start a turn of session %s: %s", conversation.session_id, reason)
             continue
         if run is not None:
@@ -66,7 +65,7 @@ def _try_start(database: "Database", conversation: Conversation) -> Run | None:
     except Exception as error:
         # Counts as a failed attempt. Poison messages that trigger a bug of the program become dead
         # letters too, instead of blocking every session.
-        fail = partial(fail_start, session=conversation.session_id, reason=describe_error(error))
+        fail = partial(fail_start, session=conversation.session_id, reason=log_and_describe(error))
         database.write(fail)
         return None
 

@@ -10,7 +10,7 @@ from corral.domain.locks import errors, heartbeat, ops, queries
 from corral.domain.locks.model import Lock, LockState
 from corral.kernel.errors import Held, Invalid, NotYet
 from corral.kernel.pagination import Page
-from corral.services.store.upkeep import try_upkeep
+from corral.services.store.write_before_read import try_write_before_read
 from corral.services.wait import wait_until
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def list_locks(
     if agent is not None and (project is not None or all):
         raise Invalid("Give an agent or a project, not both.")
     if _has_due(database):
-        try_upkeep(database, "lock.expire_due", lambda: expire_due(database))
+        try_write_before_read(database, "lock.expire_due", lambda: expire_due(database))
     if agent is not None:
         return database.read(lambda tx: queries.list_of_owner(tx, agent, after=after, limit=limit))
     pages = queries.list_all if all else queries.list_live

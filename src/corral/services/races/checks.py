@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.adapters import test_reports
-from corral.adapters.checks import CheckSandbox, run_check
+from corral.adapters.checks import SandboxPermissions, run_check
 from corral.adapters.output.regular_file import open_regular_file
 from corral.adapters.sandbox import TASKS_PER_PROCESS, ResourceLimits, SandboxKind, probe_sandboxes
 from corral.db.database import Database
@@ -41,10 +41,10 @@ def run_checks(
             dir,
             timeout_ms=timeout_ms,
             environment=env | check_environment(database),
-            kept_in=top,
-            by=choose_command_sandbox(race, attempt),
+            worktree=top,
+            sandbox=choose_command_sandbox(race, attempt),
             repository=race.repository,
-            confined=get_sandbox_permissions(database, race),
+            permissions=get_sandbox_permissions(database, race),
         )
         duration_ms = int((time.monotonic() - began) * 1_000)
         results.append(
@@ -100,10 +100,10 @@ def choose_command_sandbox(race: Race, attempt: Attempt | None) -> SandboxKind:
     return SandboxKind(kind) if kind is not None else choose_agent_sandbox(race)
 
 
-def get_sandbox_permissions(database: Database, race: Race) -> CheckSandbox:
+def get_sandbox_permissions(database: Database, race: Race) -> SandboxPermissions:
     """Return what sandboxed set-up commands and checks may use besides their worktree."""
 
-    def read(tx: Tx) -> CheckSandbox:
+    def read(tx: Tx) -> SandboxPermissions:
         def setting(name: str) -> Any:
             return settings.get_value(tx, f"sandbox.{name}", project=race.project_id)
 
@@ -111,7 +111,7 @@ def get_sandbox_permissions(database: Database, race: Race) -> CheckSandbox:
             processes=int(setting("processes")) * TASKS_PER_PROCESS,
             file_bytes=int(setting("disk_bytes")),
         )
-        return CheckSandbox(tuple(setting("read_paths")), bool(setting("network")), limits)
+        return SandboxPermissions(tuple(setting("read_paths")), bool(setting("network")), limits)
 
     return database.read(read)
 

@@ -12,6 +12,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from corral import config
 from corral.adapters import (
     git_history,
     ports,
@@ -38,7 +39,6 @@ from corral.services.races.paths import (
     judging_folder,
     pool_folder,
     ports_folder,
-    races_folder,
     read_marker,
     remove_race_folder,
 )
@@ -81,7 +81,7 @@ def clean(
     if orphans:
         leftovers += [_clean_orphan(orphan, confirm) for orphan in iter_orphans(database)]
         leftovers += _clean_pinned_commits(database, confirm)
-    root = races_folder() / race.id if race is not None else races_folder()
+    root = config.races_folder() / race.id if race is not None else config.races_folder()
     leftovers += _list_interrupted(str(root))
     if race is None:
         leftovers += [
@@ -289,7 +289,7 @@ def _unpin_commit(repository: str, race_id: str, name: str, confirm: bool) -> At
 def _iter_marked_folders(database: Database) -> Iterator[tuple[str, str, RaceMarker]]:
     """Yield the race folders that this store created, with the race's id and the marker."""
     with suppress(FileNotFoundError):
-        for folder in sorted(os.scandir(races_folder()), key=lambda entry: entry.name):
+        for folder in sorted(os.scandir(config.races_folder()), key=lambda entry: entry.name):
             marker = read_marker(folder.path)
             if marker is not None and marker.store == database.url:
                 yield folder.path, folder.name, marker

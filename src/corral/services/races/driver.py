@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
+from corral import config
 from corral.adapters import process
 from corral.db.database import Database
 from corral.db.tx import Tx
@@ -24,11 +25,11 @@ from corral.domain.races.ranking import choose_better_half
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.errors import Conflict, Held, NotFound, Refused
 from corral.services.races import attempt_checks, judge, preparation
-from corral.services.races.paths import pin_commit, races_folder
+from corral.services.races.paths import pin_commit
 from corral.services.races.round_context import RoundContext
 from corral.services.runs import dispatch
 from corral.services.runs.lifecycle import refresh, stop_run
-from corral.services.runs.recovery import get_run
+from corral.services.runs.queries import get_run
 
 T = TypeVar("T")
 
@@ -252,7 +253,7 @@ class RoundDriver:
                     AttemptSpec(attempt.agent, attempt.variation)
                     for attempt in choose_better_half(decided.attempts)
                 ],
-                folder=str(races_folder()),
+                folder=str(config.races_folder()),
             )
         except Refused as error:  # the budget is spent
             round_steps.notify_starter(tx, after, decided, "completed", error.message)

@@ -25,7 +25,7 @@ from corral.services.races.round_context import RoundContext
 from corral.services.runs import dispatch, request
 from corral.services.runs.lifecycle import refresh
 from corral.services.runs.outputs import follow_output
-from corral.services.runs.recovery import get_run
+from corral.services.runs.queries import get_run
 
 MAX_ANSWER_BYTES = 256 * 1024
 

@@ -11,12 +11,13 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from corral import config
 from corral.adapters import process, worktree_leftovers
 from corral.db.database import Database
 from corral.domain.races import queries
 from corral.domain.races.model import Attempt, AttemptState, Race
 from corral.kernel.errors import Ambiguous, Invalid, NotFound
-from corral.services.races.paths import RaceMarker, races_folder, read_marker
+from corral.services.races.paths import RaceMarker, read_marker
 
 PAGE_SIZE = 500
 
@@ -41,7 +42,7 @@ def iter_orphans(database: Database) -> Iterator[RaceOrphan]:
     for attempt in iter_attempts(database, None):
         known |= {attempt.worktree, *(earlier.worktree for earlier in iter_earlier_tries(attempt))}
     with suppress(FileNotFoundError):
-        for folder in sorted(os.scandir(races_folder()), key=lambda entry: entry.name):
+        for folder in sorted(os.scandir(config.races_folder()), key=lambda entry: entry.name):
             marker = read_marker(folder.path)
             is_of_another_store = marker is not None and marker.store != database.url
             if folder.is_dir(follow_symlinks=False) and not is_of_another_store:

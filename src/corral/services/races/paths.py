@@ -16,16 +16,6 @@ from corral.domain.settings import ops as settings
 MARKER_FILE = ".race.json"
 
 
-def races_folder() -> Path:
-    """Return the folder of race worktrees: one folder for each race."""
-    return config.home() / "races"
-
-
-def repository_folder(project_id: str) -> Path:
-    """Return the private repository of a project whose directory is not in a git repository."""
-    return config.home() / "repositories" / project_id
-
-
 def ports_folder() -> Path:
     """Return the folder that records the reserved ports of attempts."""
     return config.home() / "ports"
@@ -67,7 +57,7 @@ class RaceMarker(msgspec.Struct, frozen=True):
 
 def create_race_folder(database: Database, race: Race) -> None:
     """Create the folder of a race's worktrees with its marker. Idempotent."""
-    folder = races_folder() / race.id
+    folder = config.races_folder() / race.id
     config.make_private_folder(folder)
     marker = RaceMarker(database.url, race.repository)
     if read_marker(str(folder)) != marker:

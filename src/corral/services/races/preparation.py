@@ -106,10 +106,10 @@ def _run_setup(database: Database, race: Race, attempt: Attempt, port: int) -> s
             get_project_dir(race, attempt.worktree),
             timeout_ms=get_check_timeout_ms(database, race),
             environment=build_attempt_env(race, attempt, port) | check_environment(database),
-            kept_in=attempt.worktree,
-            by=choose_command_sandbox(race, attempt),
+            worktree=attempt.worktree,
+            sandbox=choose_command_sandbox(race, attempt),
             repository=race.repository,
-            confined=get_sandbox_permissions(database, race),
+            permissions=get_sandbox_permissions(database, race),
         )
     except (Refused, OSError) as error:
         return f"the set-up could not be run: {error}"

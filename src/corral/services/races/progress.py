@@ -67,11 +67,13 @@ def wait_for_race(database: Database, race_ref: str, *, timeout_ms: int | None) 
 
 def hand_over(database: Database, race_ref: str) -> bool:
     """Hand a race to the daemon of this machine, or to a new process; see `Races.hand_over`."""
-    from corral.adapters import daemon_process, race_processes
+    from corral.adapters import daemon_process
+    from corral.adapters.subprocesses import spawn_corral
 
     race = get_race(database, race_ref)
     is_active = race.host == process.host() and any(round.needs_driver for round in race.rounds)
     if not is_active or daemon_process.find_daemon(database.url) is not None:
         return False
-    race_processes.start_driver(database.address, race.id)
+    # It drives the race until a person is needed. If it dies, the next driver continues.
+    spawn_corral(database.address, "race", "wait", race.id, "--json")
     return True

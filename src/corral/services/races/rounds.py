@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from corral import config
 from corral.adapters import process
 from corral.db.database import Database
 from corral.db.tx import Tx
@@ -14,7 +15,6 @@ from corral.domain.races import attempts, ops, selection
 from corral.domain.races.model import AttemptSpec, Race, RacePlan
 from corral.kernel.errors import Invalid
 from corral.services.races import validation
-from corral.services.races.paths import races_folder
 from corral.services.races.progress import advance_race, get_race
 
 
@@ -49,7 +49,7 @@ def start_race(
             race_base,
             project=race_project.id,
             host=host,
-            folder=str(races_folder()),
+            folder=str(config.races_folder()),
             name=name,
             budget_micros=budget_micros,
         )
@@ -83,7 +83,7 @@ def start_next_round(
     if budget_micros is not None:
         rounds = max(race.plan.rounds, len(race.rounds) + 1)
         database.write(lambda tx: ops.set_plan_limits(tx, race.id, budget_micros, rounds))
-    folder = str(races_folder())
+    folder = str(config.races_folder())
     database.write(
         lambda tx: ops.next_round(
             tx, race.id, entries, folder=folder, prompt=prompt, from_round=from_round
@@ -135,7 +135,7 @@ def _validate(
 def retry_attempt(database: Database, race_ref: str, attempt: str) -> Race:
     """Retry an attempt that did not pass, in a new worktree."""
     ops.require_repository(get_race(database, race_ref))
-    folder = str(races_folder())
+    folder = str(config.races_folder())
     race = database.write(lambda tx: attempts.retry(tx, race_ref, attempt, folder=folder))
     return advance_race(database, race.id)
 

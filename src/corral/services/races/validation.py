@@ -16,8 +16,7 @@ from corral.domain.races.model import AttemptSpec, Race, RaceBase, RacePlan
 from corral.domain.runs.model import RunMode
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.scratch_folders import scratch_folder
-from corral.services.races.paths import repository_folder
-from corral.services.runs.budget_support import require_measured
+from corral.services.runs.budget_check import require_measurable_usage
 from corral.services.runs.environment import check_env, check_secret_references
 from corral.services.runs.runners import (
     PREFERRED_PROVIDERS,
@@ -66,7 +65,7 @@ def validate_start(
     names = {entry.agent for entry in entries}
     runners = {name: get_runner(tx, name) for name in names if name}
     for runner in runners.values():
-        require_measured(runner.program, runner.provider, RunMode.PIPE, budget_micros)
+        require_measurable_usage(runner.program, runner.provider, RunMode.PIPE, budget_micros)
     if plan.judge is None:
         return
     judge = get_runner(tx, plan.judge)
@@ -160,7 +159,7 @@ def resolve_base(project: Project, base: str | None, dirty: DirtyPolicy) -> Race
     if not snapshot_repositories.is_in_git(dir):
         if base is not None:
             raise Refused(f"Cannot resolve {base!r}: {dir} is not in a git repository.", dir=dir)
-        folder = repository_folder(project.id)
+        folder = config.repository_folder(project.id)
         config.make_private_folder(folder.parent)
         snapshot = snapshot_repositories.snapshot_folder(
             dir, str(folder), message=f"Snapshot of {dir} for a race"

@@ -5,6 +5,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
+from corral import config
 from corral.adapters import exports, git, merges, worktrees
 from corral.adapters.exports import CommitTree, ExportManifest
 from corral.adapters.merges import MergeResult
@@ -25,7 +26,6 @@ from corral.services.races.checks import run_checks
 from corral.services.races.paths import (
     create_race_folder,
     pin_commit,
-    races_folder,
     remove_race_folder,
 )
 from corral.services.runs.outputs import follow_output
@@ -179,7 +179,7 @@ def _trial_worktree(database: Database, race: Race, round: Round, name: str) -> 
     A kept commit is pinned in the repository; any other graft can be tried again.
     """
     assert round.winner_commit is not None
-    folder = races_folder() / race.id / name
+    folder = config.races_folder() / race.id / name
     branch = f"{refs.make_branch_name(race, round.number, 0, 1).rpartition('/')[0]}/{name}"
     with git.refuse_write_errors(str(folder.parent)):
         create_race_folder(database, race)

@@ -13,7 +13,7 @@ from corral.kernel.errors import Conflict, CorralError, Invalid, Refused
 from corral.kernel.validation import check_text
 from corral.services.runs.lifecycle import refresh
 from corral.services.runs.model import SentInput
-from corral.services.runs.recovery import get_run
+from corral.services.runs.queries import get_run
 
 if TYPE_CHECKING:
     from corral.db.database import Database
@@ -112,8 +112,8 @@ def _input_error(run: Run, error: str, reply: dict[str, Any]) -> CorralError:
         f"it in {attach}.",
         "not_submitted": f"{name} did not submit the text, which may still be in its input line. "
         f"Look at it in {attach}.",
-        "not_heard": f"{name} did not accept the answer: its question is still open. Answer it in "
-        f"{attach}.",
+        "answer_not_accepted": f"{name} did not accept the answer: its question is still open. "
+        f"Answer it in {attach}.",
         "inside_run": f"{name} was not sent the text: a process inside of a run cannot answer in a "
         "person's place. Write to its agent instead (`corral mail write`).",
         "busy": f"{name} is still being sent other texts. Send it again in a moment.",

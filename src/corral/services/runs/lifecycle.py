@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from corral.adapters import process
 from corral.db.tx import Tx
+from corral.db.types import MAX_LISTEN_SECONDS
 from corral.domain.projects import ops as projects
 from corral.domain.runs import ops, supervision
 from corral.domain.runs.model import Run, RunState
@@ -15,8 +16,8 @@ from corral.kernel.errors import Conflict, Invalid, NotFound, NotYet
 from corral.kernel.validation import check_int
 from corral.services.runs import dispatch, recovery
 from corral.services.runs.outputs import remove_deleted_files
-from corral.services.runs.recovery import get_run
-from corral.services.wait import MAX_SLEEP, wait_until
+from corral.services.runs.queries import get_run
+from corral.services.wait import wait_until
 
 if TYPE_CHECKING:
     from corral.db.database import Database
@@ -106,7 +107,7 @@ def stop_run(
         raise Invalid(f"The grace period is at most one day, not {grace_period_ms:,} ms.")
     run = database.write(lambda tx: ops.request_stop(tx, id, reason=reason), repeatable=True)
     if run.is_live:
-        recovery.request_stop(database, run, grace_period_ms)
+        recovery.notify_supervisor_of_stop(database, run, grace_period_ms)
     return run
 
 
@@ -117,7 +118,7 @@ def wait_for_run(database: "Database", id: str, *, timeout_ms: int | None = None
 
     def read_ended() -> Run | None:
         nonlocal latest, checked_at
-        if latest is not None and time.monotonic() - checked_at > MAX_SLEEP:
+        if latest is not None and time.monotonic() - checked_at > MAX_LISTEN_SECONDS:
             # The supervisor may have died, or the process that should start the run.
             recovery.check_run(database, latest)
             if latest.state is RunState.QUEUED and latest.due_at <= database.clock.now():

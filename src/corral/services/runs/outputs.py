@@ -19,7 +19,7 @@ from corral.domain.runs import ops as runs
 from corral.kernel.errors import Invalid, NotFound, Refused
 
 if TYPE_CHECKING:
-    from corral.adapters.output.reader import OutputReader as PlainFiles
+    from corral.adapters.output.reader import OutputFiles
     from corral.adapters.output.redact import Redactor
     from corral.adapters.output.sealed_file import OutputChunk, SealedOutput
     from corral.adapters.output.sealed_format import SealIndex
@@ -156,13 +156,13 @@ def _ignore_step(step: str) -> None:
 
 def open_output(
     database: "Database", run_id: str, *, stream: str = "output"
-) -> "PlainFiles | SealedOutput":
+) -> "OutputFiles | SealedOutput":
     """Return a reader of a run's output, while the run writes it or after it was sealed.
 
     Reads the files of this machine, otherwise the chunks in the store. Raises NotFound when the
     output was deleted or lost, and Refused when it is on another machine.
     """
-    from corral.adapters.output.reader import OutputReader as PlainFiles
+    from corral.adapters.output.reader import OutputFiles
 
     if stream not in STREAMS:  # the stream becomes a file name
         raise Invalid(f"Unknown stream {stream!r}. Use {' or '.join(STREAMS)}.", stream=stream)
@@ -185,7 +185,7 @@ def open_output(
             sealed = open_sealed(sealed_path(Path(row.folder) / stream))
             if sealed is not None:
                 return sealed
-        files = PlainFiles(Path(row.folder), stream)
+        files = OutputFiles(Path(row.folder), stream)
         if files.exists():
             return files
     size = row.sealed_bytes if stream == "output" else row.stderr_bytes
@@ -205,14 +205,14 @@ def follow_output(
     *,
     stream: str = "output",
     offset: int = 0,
-    over: Callable[[], bool] | None = None,
+    is_finished: Callable[[], bool] | None = None,
 ) -> "Iterator[OutputChunk]":
-    """Yield text from `offset` on, as it is written, until `over()` is true.
+    """Yield text from `offset` on, as it is written, until `is_finished()` is true.
 
-    Without `over`, yields only the text that is there now.
+    Without `is_finished`, yields only the text that is there now.
     """
     reader = open_output(database, run_id, stream=stream)
-    return reader.follow(offset, over=over or (lambda: True))
+    return reader.follow(offset, is_finished=is_finished or (lambda: True))
 
 
 def _open_stored(database: "Database", run_id: str, stream: str, size: int) -> "SealedOutput":

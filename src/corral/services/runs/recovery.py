@@ -12,10 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from corral.adapters import exit_files, process, process_marks
-from corral.adapters.process import Liveness, ProcessIdentity
+from corral.adapters.process import Liveness
 from corral.config import run_folder
 from corral.domain.outputs import ops as outputs
-from corral.domain.runs import ops, outcome, supervision
+from corral.domain.runs import ops, outcome, processes, supervision
 from corral.domain.runs.model import (
     ACTIVE,
     Diagnosis,
@@ -29,17 +29,13 @@ from corral.kernel.errors import Conflict, NotFound, StoreUnavailable
 from corral.kernel.exit_status import ExitStatus
 from corral.services.runs import dispatch
 from corral.services.runs.cleanup import clean_up
+from corral.services.runs.queries import get_run
 
 if TYPE_CHECKING:
     from corral.db.database import Database
 
 PAGE_SIZE = 200
 EXIT_FILE_SECONDS = 5.0  # in which the guard writes the exit status that it has just seen
-
-
-def get_run(database: "Database", id: str) -> Run:
-    """Return a run; raises NotFound."""
-    return database.read(lambda tx: ops.get(tx, id))
 
 
 _DIAGNOSES = {
@@ -103,7 +99,7 @@ def check_run(database: "Database", run: Run) -> RecoveryResult | None:
     return None
 
 
-def request_stop(database: "Database", run: Run, grace_period_ms: int | None) -> None:
+def notify_supervisor_of_stop(database: "Database", run: Run, grace_period_ms: int | None) -> None:
     """Notify the supervisor of a run that is being stopped; if there is none, check the run."""
     from corral.adapters import control_socket
 
@@ -130,7 +126,7 @@ def _diagnose_by_lease(database: "Database", run: Run) -> RecoveryResult | None:
 
 
 def _diagnose_by_process(database: "Database", run: Run) -> RecoveryResult | None:
-    agent = get_identity(run, run.pid, run.start_token)
+    agent = processes.get_identity(run, run.pid, run.start_token)
     liveness = process.check(agent) if agent is not None else Liveness.GONE
     is_recorded = run.mode is RunMode.RECORDED
     if not is_recorded and _has_supervisor(run):
@@ -146,7 +142,7 @@ def _diagnose_by_process(database: "Database", run: Run) -> RecoveryResult | Non
 
 
 def _check_supervisor(run: Run) -> Liveness:
-    supervisor = get_identity(run, run.supervisor_pid, run.supervisor_token)
+    supervisor = processes.get_identity(run, run.supervisor_pid, run.supervisor_token)
     return process.check(supervisor) if supervisor is not None else Liveness.GONE
 
 
@@ -236,7 +232,7 @@ def _requeue_if_restartable(
 
 def measure_attempt_ms(run: Run) -> int | None:
     """Return the longest time that the current attempt can have lasted; None if it is unknown."""
-    agent = get_identity(run, run.pid, run.start_token)
+    agent = processes.get_identity(run, run.pid, run.start_token)
     age = process.age_ms(agent) if agent is not None else None
     if age is None:
         return None
@@ -334,13 +330,6 @@ def _start_supervisor(database: "Database", run: Run, diagnosis: Diagnosis | Non
         )
         return "pid" in answer
     return False
-
-
-def get_identity(run: Run, pid: int | None, token: str | None) -> ProcessIdentity | None:
-    """Return the recorded identity of one of a run's processes; None while it is unknown."""
-    if run.host is None or run.boot_id is None or pid is None or token is None:
-        return None
-    return ProcessIdentity(run.host, run.boot_id, pid, token)
 
 
 def _make_result(before: Run, after: Run) -> RecoveryResult:

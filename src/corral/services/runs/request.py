@@ -22,7 +22,7 @@ from corral.domain.runs.model import Run, RunMode
 from corral.domain.runs.spec import GRACE_MS, OUTPUT_CAP, RunSpec
 from corral.kernel.display_text import shorten
 from corral.kernel.errors import Invalid, NotFound
-from corral.services.runs.budget_support import require_measured
+from corral.services.runs.budget_check import require_measurable_usage
 from corral.services.runs.environment import check_env, check_secret_references
 from corral.services.runs.runners import Runner, choose_runner, get_runner, make_command_runner
 
@@ -40,33 +40,49 @@ MAX_TITLE = 60  # characters; low enough for the limit in bytes
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for a run of an agent or a command.
 
-    Most options are those of `corral run`.
+    An option without a value gets the setting or default of `corral run`. Times are in
+    milliseconds, money in millionths of a dollar.
     """
 
     prompt: str | None = None
+    """The first prompt. A command gets it on standard input and in `CORRAL_PROMPT`."""
     recorded_turns: Sequence["RecordedTurn"] | None = None
     """The turns that the session records instead of the prompt."""
     title: str | None = None
     """The text whose first line becomes the title, for a prompt that Corral composed."""
     command: Sequence[str] | None = None
+    """The command line of the user, started as it is; None: the command of the agent."""
     agent: str | None = None
+    """The id or name of the agent."""
     project: str | None = None
+    """The id or directory of the project."""
     dir: str | None = None
     """The working directory, if it is not that of the project, such as a worktree.
 
     Without a project: the private folder of an agent that only chats.
     """
     session: str | None = None
+    """The session to continue; None: a new one, if the program has conversations."""
     name: str | None = None
+    """A name by which commands find the run; unique among live runs."""
     timeout_ms: int | None = None
+    """Stop the run when an attempt lasts longer than this; None: no limit."""
     idle_ms: int | None = None
+    """End the run after this time without output; None: never."""
     grace_period_ms: int | None = None
+    """The time between SIGTERM and SIGKILL when the run is stopped; None: `GRACE_MS`."""
     max_restarts: int | None = None
+    """How often a failed attempt is followed by another one; None: never."""
     env: Mapping[str, str] = {}
+    """Environment variables of the program, besides the inherited ones."""
     secrets: Mapping[str, str] = {}
+    """Environment variables whose values are secret references, resolved at each start."""
     budget_micros: int | None = None
+    """Stop the run when its cost exceeds this amount; None: only other budgets limit it."""
     max_output_bytes: int | None = None
+    """How much output to keep, half at each end; None: `OUTPUT_CAP`."""
     approvals: Sequence[str] = ()
+    """The classes of requests that are approved: `edit`, `run`, `trust`, `all`."""
     sandbox: str | None = None
     """One of `WORKTREE_SANDBOXES`, or a session sandbox: `session:` and its tool.
 
@@ -82,6 +98,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None = None
     """The machine to run on, or `any`. Default: this machine, or any that has the `labels`."""
     labels: Sequence[str] = ()
+    """The labels that a machine must have to start the run."""
     claimed: bool = False
     """Whether the caller starts the supervisor itself."""
     remote: bool = False
@@ -124,7 +141,7 @@ def request_run(tx: Tx, request: RunRequest) -> Run:
     target = _resolve_target(tx, request)
     prompt = _resolve_prompt(tx, request, target)
     spec = _to_spec(tx, request, target, prompt)
-    require_measured(spec.command, target.runner.provider, spec.mode, spec.budget_micros)
+    require_measurable_usage(spec.command, target.runner.provider, spec.mode, spec.budget_micros)
     session = target.session
     if session is None and (target.runner.agent is not None or request.command is None):
         session = _open_session(tx, target.runner, target.project, prompt.title)
@@ -204,9 +221,9 @@ def _to_spec(tx: Tx, request: RunRequest, target: RunTarget, prompt: ResolvedPro
         sandbox=request.sandbox,
         raw=request.command is not None,
         interactive=interactive,
-        grace_period_ms=pick_given(request.grace_period_ms, GRACE_MS),
+        grace_period_ms=coalesce(request.grace_period_ms, GRACE_MS),
         max_restarts=request.max_restarts or 0,
-        max_output_bytes=pick_given(request.max_output_bytes, OUTPUT_CAP),
+        max_output_bytes=coalesce(request.max_output_bytes, OUTPUT_CAP),
         host=target.host,
         labels=request.labels,
         claimed=request.claimed and target.is_local,
@@ -227,7 +244,7 @@ def _with_context(
     return conversation.add_context(tx, session, prompt, request.recorded_turns)
 
 
-def pick_given(given: int | None, default: T) -> int | T:
+def coalesce(given: int | None, default: T) -> int | T:
     """Return the given value, which may be 0, else the default."""
     return default if given is None else given
 

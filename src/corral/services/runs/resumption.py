@@ -10,7 +10,7 @@ from corral.domain.runs import ops as runs
 from corral.domain.runs.model import Run, RunMode
 from corral.domain.sessions import ops as sessions
 from corral.kernel.errors import Conflict, NotFound, Refused
-from corral.services.runs.request import ANY_HOST, RunRequest, pick_given, request_run
+from corral.services.runs.request import ANY_HOST, RunRequest, coalesce, request_run
 
 
 def resume_run(tx: Tx, run_or_session: str, request: RunRequest) -> Run:
@@ -50,12 +50,12 @@ def resume_run(tx: Tx, run_or_session: str, request: RunRequest) -> Run:
             dir=before.cwd if worktree_project else request.dir,
             session=before.session_id,
             name=request.name or before.name,
-            timeout_ms=pick_given(request.timeout_ms, launch.timeout_ms),
-            idle_ms=pick_given(request.idle_ms, launch.idle_ms),
-            grace_period_ms=pick_given(request.grace_period_ms, launch.grace_period_ms),
-            budget_micros=pick_given(request.budget_micros, launch.budget_micros),
-            max_restarts=pick_given(request.max_restarts, launch.max_restarts),
-            max_output_bytes=pick_given(request.max_output_bytes, launch.max_output_bytes),
+            timeout_ms=coalesce(request.timeout_ms, launch.timeout_ms),
+            idle_ms=coalesce(request.idle_ms, launch.idle_ms),
+            grace_period_ms=coalesce(request.grace_period_ms, launch.grace_period_ms),
+            budget_micros=coalesce(request.budget_micros, launch.budget_micros),
+            max_restarts=coalesce(request.max_restarts, launch.max_restarts),
+            max_output_bytes=coalesce(request.max_output_bytes, launch.max_output_bytes),
             env={**launch.env, **request.env},
             secrets={**launch.secrets, **request.secrets},
             approvals=request.approvals or launch.approvals,

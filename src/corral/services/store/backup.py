@@ -28,7 +28,7 @@ def restore(database: Database, file: str | Path) -> Path | None:
     from corral.db.store_move import prevent_move
 
     source = check_backup_file(file)
-    path: Path | None = getattr(database, "path", None)
+    path = database.path
     previous = None
     with prevent_move(database), current_copy(source) as current:
         _check_live_runs(database, current)

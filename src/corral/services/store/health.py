@@ -94,7 +94,7 @@ def check_store(database: Database, *, version: str, fix: bool) -> list[Finding]
     `version` is the version of this program, which the daemon should have too.
     """
     findings = []
-    path: Path | None = getattr(database, "path", None)
+    path = database.path
     if path is not None:
         findings += _check_file(path, fix)
     findings.append(check_durability(database.durability(), database.power_loss_risks()))

@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Pruned(msgspec.Struct, frozen=True):
+class PruneResult(msgspec.Struct, frozen=True):
     """The rows of one table that retention deleted, or would delete."""
 
     table: str

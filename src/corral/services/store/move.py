@@ -14,7 +14,7 @@ from corral.db.database import Database
 from corral.db.move_target import void_target
 from corral.db.store_move import StoreMove, keep_here, require_move_lock
 from corral.db.store_move_record import read_store_move
-from corral.db.types import Progress, no_progress
+from corral.db.types import ProgressCallback, no_progress
 from corral.domain.nodes import ops as nodes
 from corral.domain.nodes.model import NodeState
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
@@ -24,11 +24,11 @@ from corral.services.runs.outputs import (
     iterate_sealed,
     store_sealed_files,
 )
-from corral.services.runs.recovery import get_run
+from corral.services.runs.queries import get_run
 from corral.services.store.backup import iter_active_runs
 
 
-class Moved(msgspec.Struct, frozen=True):
+class MoveResult(msgspec.Struct, frozen=True):
     """The result of a move."""
 
     url: str
@@ -36,21 +36,20 @@ class Moved(msgspec.Struct, frozen=True):
     rows: int
 
 
-def move_store(database: Database, url: str, on_progress: Progress | None) -> Moved:
+def move_store(database: Database, url: str, on_progress: ProgressCallback | None) -> MoveResult:
     """Move a store, or resume a move that was interrupted; see `Store.move`."""
     with database.allow_moved():
         return _move(database, url, on_progress)
 
 
-def _move(database: Database, url: str, on_progress: Progress | None) -> Moved:
+def _move(database: Database, url: str, on_progress: ProgressCallback | None) -> MoveResult:
     if config.is_remote(url):
         raise Invalid(
             "The target of a move is sqlite:////path or postgresql://….", reason="not_a_database"
         )
 
     def open_target() -> Database:
-        probe = getattr(database, "_probe", None)
-        return connect(config.store_url(url), actor=database.actor, probe=probe)
+        return connect(config.store_url(url), actor=database.actor, probe=database.probe)
 
     transfer = StoreMove(database, open_target)
     try:
@@ -75,7 +74,7 @@ def _move(database: Database, url: str, on_progress: Progress | None) -> Moved:
                 "Repeat the same `corral db move`, or cancel it with `corral db move --cancel`.",
                 **error.details,
             ) from error
-        return Moved(transfer.target.url, len(rows), sum(rows.values()))
+        return MoveResult(transfer.target.url, len(rows), sum(rows.values()))
     finally:
         transfer.close()
 

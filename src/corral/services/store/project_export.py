@@ -20,7 +20,7 @@ from corral.db.filesystem import atomic_file
 from corral.db.schema import TableDoc
 from corral.db.statement import Row
 from corral.db.tx import Tx
-from corral.db.types import Progress
+from corral.db.types import ProgressCallback
 from corral.domain.insights.integrity import build_expected_totals
 from corral.domain.insights.project_scope import PROJECT_CONDITIONS
 from corral.domain.outputs import ops as outputs
@@ -56,7 +56,7 @@ class ExportedProject(msgspec.Struct, frozen=True):
 
 
 def export_project(
-    database: Database, project: str, file: str | Path, on_progress: Progress
+    database: Database, project: str, file: str | Path, on_progress: ProgressCallback
 ) -> ExportedProject:
     """Write a snapshot of a project into a new private file; see `Projects.export`."""
     id = database.read(lambda tx: projects.get(tx, project)).id
@@ -127,7 +127,7 @@ def _decode_cell(cell: str) -> Any:
 # -- output ----------------------------------------------------------------------------------------
 
 
-def _add_outputs(into: Tx, on_progress: Progress) -> dict[bool, int]:
+def _add_outputs(into: Tx, on_progress: ProgressCallback) -> dict[bool, int]:
     """Store the sealed files of this machine; counts outputs by whether they are complete."""
     stored = {True: 0, False: 0}
     for row in iterate_sealed(into):

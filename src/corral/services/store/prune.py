@@ -15,11 +15,11 @@ from corral.domain.mail import ops as mail
 from corral.domain.outputs import ops as outputs
 from corral.domain.settings import ops as settings
 from corral.services.runs.outputs import remove_deleted_files
-from corral.services.store.model import Pruned
+from corral.services.store.model import PruneResult
 from corral.services.store.retention_rules import RETENTION_RULES
 
 
-def prune(database: Database, *, dry_run: bool) -> list[Pruned]:
+def prune(database: Database, *, dry_run: bool) -> list[PruneResult]:
     """Delete expired rows table by table, then expired files; see `Store.prune`."""
     with_imported = database.read(lambda tx: settings.get_value(tx, "imports.apply_retention"))
     imported = None if with_imported else False
@@ -37,7 +37,7 @@ def prune(database: Database, *, dry_run: bool) -> list[Pruned]:
     return pruned
 
 
-def count_imported(database: Database) -> list[Pruned]:
+def count_imported(database: Database) -> list[PruneResult]:
     """Count the imported rows that retention would delete now if they were not exempt."""
     counted = [
         result
@@ -50,18 +50,20 @@ def count_imported(database: Database) -> list[Pruned]:
 
 def _apply_rule(
     database: Database, rule: RetentionRule, *, imported: bool | None, dry_run: bool
-) -> Iterator[Pruned]:
+) -> Iterator[PruneResult]:
     """Prune a table: the rows of each project that has its own setting, then all other rows."""
     global_ms = database.read(lambda tx: settings.get_value(tx, rule.setting))
     own_ms: dict[str, int] = {}
     if rule.by_project:
         own_ms = database.read(lambda tx: settings.list_project_values(tx, rule.setting))
     others = RetentionScope(except_projects=tuple(own_ms), imported=imported)
-    yield Pruned(rule.table, _prune_scope(database, rule, others, global_ms, dry_run), global_ms)
+    yield PruneResult(
+        rule.table, _prune_scope(database, rule, others, global_ms, dry_run), global_ms
+    )
     for project, project_ms in own_ms.items():
         scope = RetentionScope(project, imported=imported)
         rows = _prune_scope(database, rule, scope, project_ms, dry_run)
-        yield Pruned(rule.table, rows, project_ms, project)
+        yield PruneResult(rule.table, rows, project_ms, project)
 
 
 def _prune_scope(

@@ -16,7 +16,7 @@ from corral.db.database import Database
 from corral.db.schema import list_nonempty_tables
 from corral.db.stateful_table import StatefulTable
 from corral.db.store_move_record import read_export_origin
-from corral.db.types import Finding, Progress
+from corral.db.types import Finding, ProgressCallback
 from corral.domain.insights import integrity
 from corral.domain.insights.integrity import IntegrityCheck, IntegrityProblem
 from corral.domain.outputs import ops as outputs
@@ -34,7 +34,7 @@ MAX_REPORTED = 20
 BATCH = 500
 
 
-def verify_store(database: Database, on_progress: Progress) -> list[Finding]:
+def verify_store(database: Database, on_progress: ProgressCallback) -> list[Finding]:
     """Check pages, schema, rows and the files of this machine.
 
     Stops after the first broken layer: rows cannot be judged when pages or schema are damaged.
@@ -52,7 +52,7 @@ def verify_store(database: Database, on_progress: Progress) -> list[Finding]:
     return findings
 
 
-def check_rows(database: Database, on_progress: Progress) -> Iterator[Finding]:
+def check_rows(database: Database, on_progress: ProgressCallback) -> Iterator[Finding]:
     """Check references between rows, and stored counts, totals and states."""
     filled = database.read(list_nonempty_tables, mode="one")
     checks = [check for check in integrity.list_checks() if check.table in filled]
@@ -78,7 +78,9 @@ def _run_confirmed(database: Database, check: IntegrityCheck) -> list[IntegrityP
     return database.read(check.run) if database.read(check.run) else []
 
 
-def check_states(database: Database, on_progress: Progress, filled: Set[str]) -> Iterator[Finding]:
+def check_states(
+    database: Database, on_progress: ProgressCallback, filled: Set[str]
+) -> Iterator[Finding]:
     """Compare the state of each row with its last event."""
     tables = [table for table in find_declarations(StatefulTable).values() if table.table in filled]
     wrong: list[str] = []
@@ -106,11 +108,11 @@ def _list_problems(check: str, state: str, problems: list[str], hint: str) -> It
 # -- files ----------------------------------------------------------------------------------------
 
 
-def check_files(database: Database, on_progress: Progress) -> Iterator[Finding]:
+def check_files(database: Database, on_progress: ProgressCallback) -> Iterator[Finding]:
     """Check the files of this machine: missing, changed, or unknown to the store."""
     for name, check, sound in (
         ("outputs", _verify_outputs, "Every output of this machine exists and is unchanged."),
-        ("runs", _run_folders, "Every run directory belongs to a known run."),
+        ("runs", _verify_run_folders, "Every run directory belongs to a known run."),
         ("attachments", _verify_attachments, "Every attachment exists and belongs to a message."),
         (
             "sandboxes",
@@ -133,7 +135,7 @@ FileProblem = tuple[str, str]
 """The state (broken or warning) and the message of a finding."""
 
 
-def _verify_outputs(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
+def _verify_outputs(database: Database, on_progress: ProgressCallback) -> Iterator[FileProblem]:
     host, after, checked = process.host(), "", 0
     while page := database.read(partial(outputs.list_on_host, host=host, after=after)):
         for row in page:
@@ -221,12 +223,12 @@ def _check_open_output(database: Database, row: Output, folder: Path) -> FilePro
 
     Raises StoreUnavailable when the run cannot be read from the store.
     """
-    from corral.adapters.output.reader import OutputReader
+    from corral.adapters.output.reader import OutputFiles
 
     if _is_live(database, row.id):
         return None
     try:
-        if OutputReader(folder).exists():
+        if OutputFiles(folder).exists():
             return None
     except StoreUnavailable:  # raised for the file; the store was read before
         return "broken", f"The output of {row.id} in {folder} {DAMAGED}. Restore it from a copy."
@@ -249,7 +251,7 @@ def _is_live(database: Database, run_id: str) -> bool:
         return False
 
 
-def _run_folders(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
+def _verify_run_folders(database: Database, on_progress: ProgressCallback) -> Iterator[FileProblem]:
     """Find folders of unknown runs.
 
     A run is stored before its folder is created, and deleted before its folder is removed.
@@ -279,7 +281,7 @@ def _list_folders(root: Path) -> list["os.DirEntry[str]"]:
         return []
 
 
-def _verify_attachments(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
+def _verify_attachments(database: Database, on_progress: ProgressCallback) -> Iterator[FileProblem]:
     from corral.adapters import attachments
     from corral.domain.settings import ops as settings
     from corral.services.chat.attachments import list_own_folders
@@ -326,7 +328,7 @@ def _get_modified_at(path: str) -> int:
         return 1 << 62  # removed meanwhile
 
 
-def _verify_sandboxes(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
+def _verify_sandboxes(database: Database, on_progress: ProgressCallback) -> Iterator[FileProblem]:
     from corral.services.chat import session_folder
 
     orphaned = [str(path) for path in session_folder.find_orphaned_folders(database)]
@@ -351,7 +353,7 @@ def _verify_sandboxes(database: Database, on_progress: Progress) -> Iterator[Fil
         after = page[-1]
 
 
-def _verify_worktrees(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
+def _verify_worktrees(database: Database, on_progress: ProgressCallback) -> Iterator[FileProblem]:
     from corral.services.races import orphans
     from corral.services.tasks import cleanup as tasks_cleanup
 
@@ -368,7 +370,7 @@ def _verify_worktrees(database: Database, on_progress: Progress) -> Iterator[Fil
             f"{orphan.folder} belongs to no attempt. See its content with "
             "`corral race clean --orphans`.",
         )
-    for project_id, folder in tasks_cleanup.list_strays(database):
+    for project_id, folder in tasks_cleanup.list_orphans(database):
         yield (
             "warning",
             f"{folder} belongs to no task of this store. See its content with "

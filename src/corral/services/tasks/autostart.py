@@ -5,7 +5,6 @@ each agent, and within the budgets.
 """
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from corral import config
@@ -44,11 +43,6 @@ class PlannedStart(NamedTuple):
     project: Project
 
 
-def worktrees_folder() -> Path:
-    """Return the folder of task worktrees: PROJECT_ID/TASK_ID below it."""
-    return config.home() / "worktrees"
-
-
 def start_ready(database: "Database") -> list[Run]:
     """Start the agents of ready tasks; see `InternalTasks.start_ready`."""
     started = []
@@ -62,7 +56,7 @@ def start_ready(database: "Database") -> list[Run]:
 
 
 def _start(database: "Database", start: PlannedStart) -> Run | None:
-    folder = worktrees_folder() / start.project.id
+    folder = config.worktrees_folder() / start.project.id
     branch = worktrees.make_branch_name(start.task.key, start.task.id)
     try:
         config.make_private_folder(folder)
@@ -107,9 +101,11 @@ def _choose_agent(
     tx: Tx, task: Task, team: list[Agent], planned: list[PlannedStart]
 ) -> Agent | None:
     """Return the assignee of a task, or the first available agent of its role."""
+    if task.assignee_id is None and task.role is None:
+        return None
     for agent in team:
         suits = agent.id == task.assignee_id if task.assignee_id else agent.role == task.role
-        if not suits or task.role is None is task.assignee_id:
+        if not suits:
             continue
         if not (agent.provider or agent.command):
             continue
@@ -117,7 +113,7 @@ def _choose_agent(
         if any(start.agent.id == agent.id for start in planned):
             continue
         if dispatch.has_agent_capacity(tx, agent.id) and not budgets.find_exceeded_budget(
-            tx, "none", project_id=task.project_id, agent_id=agent.id
+            tx, project_id=task.project_id, agent_id=agent.id
         ):
             return agent
     return None

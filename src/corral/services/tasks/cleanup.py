@@ -6,6 +6,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from corral import config
 from corral.adapters import worktree_leftovers
 from corral.db.database import Database
 from corral.db.tx import Tx
@@ -16,7 +17,6 @@ from corral.domain.tasks import queries
 from corral.domain.tasks.model import ENDED, Task
 from corral.kernel.errors import CorralError, NotFound
 from corral.services import worktree_cleanup
-from corral.services.tasks.autostart import worktrees_folder
 from corral.services.worktree_cleanup import Leftover
 
 
@@ -31,7 +31,7 @@ class TaskLeftover(Leftover, frozen=True, kw_only=True):
 def clean(database: Database, project: str, *, confirm: bool) -> list[TaskLeftover]:
     """Inspect the task worktrees of a project; with `confirm`, remove those that may go."""
     owner = database.read(lambda tx: projects.get(tx, project))
-    root = str(worktrees_folder() / owner.id)
+    root = str(config.worktrees_folder() / owner.id)
     if confirm:
         worktree_leftovers.finish_removals(root)
     return [
@@ -42,12 +42,12 @@ def clean(database: Database, project: str, *, confirm: bool) -> list[TaskLeftov
     ]
 
 
-def list_strays(database: Database) -> Iterator[tuple[str, str]]:
+def list_orphans(database: Database) -> Iterator[tuple[str, str]]:
     """Yield folders among the task worktrees that belong to no task of this store.
 
     Each is a pair of the project's id and the folder.
     """
-    root = worktrees_folder()
+    root = config.worktrees_folder()
     for folder in sorted(root.glob("prj_*/*")):
         if folder.is_dir() and not folder.is_symlink():
             task, _ = database.read(partial(_find_task, id=folder.name))

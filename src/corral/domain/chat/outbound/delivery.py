@@ -1,6 +1,6 @@
 """The delivery of outbound messages.
 
-The delivery loop claims a letter of a place, calls `prepare_dispatch`, sends the message, and
+The delivery loop claims a letter of a place, calls `prepare_delivery`, sends the message, and
 records the result with `mark_delivered`, `mark_failed` or `reject`.
 """
 
@@ -30,7 +30,7 @@ from corral.kernel.ids import parse_number
 from corral.kernel.validation import MAX_BODY, MAX_NAME, encode_json
 
 
-class Dispatch(msgspec.Struct, frozen=True):
+class OutboundLetter(msgspec.Struct, frozen=True):
     """A claimed letter of a place, with the message to send."""
 
     letter: Letter
@@ -39,7 +39,7 @@ class Dispatch(msgspec.Struct, frozen=True):
     channel: Channel
 
 
-def prepare_dispatch(tx: Tx, letter: Letter) -> Dispatch | None:
+def prepare_delivery(tx: Tx, letter: Letter) -> OutboundLetter | None:
     """Return what a claimed letter sends; None when it is rejected and its sender notified.
 
     The permission is checked against the store at this time, not when the message was queued.
@@ -56,7 +56,7 @@ def prepare_dispatch(tx: Tx, letter: Letter) -> Dispatch | None:
         name = agents.get(tx, agent_id).name
         reason = f"{name} has no destination for {place.display_name} ({place.id})"
     if reason is None:
-        return Dispatch(letter, message, place, channel)
+        return OutboundLetter(letter, message, place, channel)
     reject(tx, letter, message, reason)
     return None
 

@@ -31,10 +31,10 @@ def list_unconfirmed(tx: Tx, place: Place, *, limit: int) -> list[Letter]:
     ]
 
 
-def load_unconfirmed(tx: Tx, letter: Letter) -> delivery.Dispatch:
+def load_unconfirmed(tx: Tx, letter: Letter) -> delivery.OutboundLetter:
     """Return what an unconfirmed letter sends."""
     message, place = delivery.load_message(tx, letter)
-    return delivery.Dispatch(letter, message, place, sql.CHANNELS.get(tx, place.channel_id))
+    return delivery.OutboundLetter(letter, message, place, sql.CHANNELS.get(tx, place.channel_id))
 
 
 def resolve(tx: Tx, letter: str, message: str, ids: list[str] | None, reason: str) -> Letter:

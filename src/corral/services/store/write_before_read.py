@@ -1,4 +1,4 @@
-"""Upkeep: writes that run before a read, such as expiry, indexing or recovery.
+"""Writes that run before a read, such as expiry, indexing or recovery.
 
 A read must not wait until the store is writable: a process that was suspended during a write blocks
 all other writers for half a minute, and a store may be read-only. So the write runs on its own
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_SECONDS = 1.0
-"""Longest wait for upkeep; an unblocked write takes about a millisecond."""
+"""Longest wait for the write; an unblocked one takes about a millisecond."""
 
 
-def try_upkeep(
+def try_write_before_read(
     database: "Database", name: str, work: Callable[[], T], *, seconds: float = MAX_SECONDS
 ) -> T | None:
     """Run `work` on a thread and return its result.
 
-    Returns None when it takes longer than `seconds`, the store is not writable, or upkeep of this
+    Returns None when it takes longer than `seconds`, the store is not writable, or a write of this
     name is in progress. Other errors are raised.
     """
-    running = database.upkeep
+    running = database.writes_before_reads
     if name in running:
         return None
     running.add(name)

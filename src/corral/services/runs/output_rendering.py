@@ -1,4 +1,4 @@
-"""Transcripts: the structured output of an agent, rendered as text for people."""
+"""Render an agent's structured output as text for people."""
 
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_ARGUMENTS = 100
 
 
-class TranscriptRenderer:
+class StreamRenderer:
     """Renders a structured stream line by line; events without text for people are skipped."""
 
     def __init__(self, run: Run, parser: "StreamParser") -> None:
@@ -59,17 +59,17 @@ class TranscriptRenderer:
         return render_fact(fact)
 
 
-def find_renderer(run: Run, launch: Launch) -> TranscriptRenderer | None:
+def find_renderer(run: Run, launch: Launch) -> StreamRenderer | None:
     """Return the renderer for an agent with a structured stream; None for any other run."""
     if run.mode is RunMode.ACP:
         from corral.adapters.providers.acp_parser import AcpParser
 
-        return TranscriptRenderer(run, AcpParser(policy=frozenset(launch.approvals)))
+        return StreamRenderer(run, AcpParser(policy=frozenset(launch.approvals)))
     if run.mode is not RunMode.PIPE or run.provider == "plain" or launch.raw:
         return None
     from corral.adapters.providers import registry
 
-    return TranscriptRenderer(run, registry.get_provider(run.provider).parser())
+    return StreamRenderer(run, registry.get_provider(run.provider).create_parser())
 
 
 def render_fact(fact: ProviderFact) -> str | None:

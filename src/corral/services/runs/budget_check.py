@@ -8,7 +8,9 @@ from corral.kernel.errors import Refused
 _STREAM_ONLY = "scripted"
 
 
-def require_measured(program: str, provider: str, mode: RunMode, budget_micros: int | None) -> None:
+def require_measurable_usage(
+    program: str, provider: str, mode: RunMode, budget_micros: int | None
+) -> None:
     """Raise Refused for a budget that cannot be enforced.
 
     A program that speaks the Agent Client Protocol is accepted: its supervisor stops it when it

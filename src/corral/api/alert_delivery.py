@@ -10,11 +10,11 @@ import msgspec
 
 from corral.adapters import notifications
 from corral.api import Corral
-from corral.daemon.loop import seconds_until
 from corral.domain.alerts.model import Alert, TargetKind
 from corral.domain.mail.model import Letter
 from corral.domain.mail.payloads import AlertPayload, parse_payload
 from corral.kernel.clock import MINUTE
+from corral.kernel.deadline import seconds_until
 from corral.kernel.errors import Conflict, CorralError
 from corral.kernel.pagination import iter_all
 

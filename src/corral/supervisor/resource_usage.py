@@ -9,7 +9,7 @@ FIRST_INTERVAL = 1.0  # seconds; doubles with each measurement
 MAX_INTERVAL = 60.0
 
 
-class UsageMeter:
+class ResourceMeter:
     """Processor time and peak memory so far, and when to measure next."""
 
     def __init__(self) -> None:

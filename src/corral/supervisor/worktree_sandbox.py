@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from corral import config
 from corral.adapters import private_git, private_home, process, sandbox
 from corral.adapters.private_home import (
     RealHome,
@@ -19,7 +20,7 @@ from corral.adapters.private_home import (
     list_toolchains,
 )
 from corral.adapters.process import ProcessIdentity
-from corral.adapters.worktree_leftovers import delete_tree
+from corral.adapters.worktree_leftovers import delete_tree, measure_disk_usage
 from corral.domain.runs.model import Launch, Run, RunMode
 from corral.kernel.clock import DAY
 from corral.kernel.errors import CorralError, StoreUnavailable
@@ -38,7 +39,7 @@ DISK_SHARE = 20  # measuring the disk takes at most 1/20 of the time
 NO_DAEMON = "http://127.0.0.1:9"  # the discard port: `corral` reports that it is not reachable
 
 
-class Confinement:
+class WorktreeSandbox:
     """The worktree sandbox of one run, for all of its attempts."""
 
     def __init__(
@@ -67,7 +68,7 @@ class Confinement:
         self._next_check = self._next_disk_check = 0.0
         self._disk_before: int | None = None
         self._measured_folders: list[str] = []
-        self.lacks: list[str] = []
+        self.missing_protections: list[str] = []
         """Protections that this system does not offer."""
 
     @cached_property
@@ -81,7 +82,6 @@ class Confinement:
         from corral.adapters import git, snapshot_repositories
         from corral.adapters.worktree_registry import get_checkout
         from corral.kernel.errors import Refused
-        from corral.services.races.paths import repository_folder
 
         run = self._run
         assert run.project_id is not None
@@ -90,7 +90,7 @@ class Confinement:
         if snapshot_repositories.is_in_git(repository):
             prefix = git.check_output(repository, "rev-parse", "--show-prefix")
             subfolder = os.fsdecode(prefix).rstrip("/\n")
-        elif (private := repository_folder(run.project_id)).is_dir():
+        elif (private := config.repository_folder(run.project_id)).is_dir():
             repository = str(private)
         top = run.cwd.removesuffix(f"/{subfolder}") if subfolder else run.cwd
         if f"{os.path.realpath(project)}/".startswith(f"{os.path.realpath(top)}/"):
@@ -133,7 +133,7 @@ class Confinement:
             scratch=self._scratch,
             kind=self._kind,
         )
-        self.lacks = wrapped.missing_protections
+        self.missing_protections = wrapped.missing_protections
         self._measured_folders = [checkout.folder, self.home, self._git, self._scratch]
         self._disk_before = None
         self._added = wrapped.environment | self._grant_daemon_access()
@@ -210,7 +210,7 @@ class Confinement:
             return None
         limit = int(self._setting("sandbox.disk_bytes"))
         before = self._disk_before or 0
-        used = _measure_disk(self._measured_folders, before + limit)
+        used = measure_disk_usage(*self._measured_folders, limit=before + limit)
         duration = time.monotonic() - now
         self._next_disk_check = time.monotonic() + max(DISK_CHECK_SECONDS, duration * DISK_SHARE)
         if self._disk_before is None:
@@ -272,17 +272,3 @@ class Confinement:
     @property
     def _token_name(self) -> str:
         return f"run-{self._run.id.removeprefix('run_')}"
-
-
-def _measure_disk(folders: list[str], limit: int) -> int:
-    """Return the bytes on disk below some folders; stops counting above `limit`."""
-    used = 0
-    queue = [folder for folder in folders if os.path.isdir(folder)]
-    while queue and used <= limit:
-        with suppress(OSError), os.scandir(queue.pop()) as entries:
-            for entry in entries:
-                with suppress(OSError):
-                    used += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        queue.append(entry.path)
-    return used
