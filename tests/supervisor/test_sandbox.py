@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import sandbox, worktrees
-from corral.adapters.sandbox import SandboxKind
+from corral.adapters.sandbox import sandbox
+from corral.adapters.sandbox.sandbox import SandboxKind
+from corral.adapters.worktrees import worktrees
 from corral.domain.runs.model import Run, RunState
 from tests.support.git_repositories import git, new_repository
 from tests.support.home import Home, wait_until

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from corral import config
-from corral.adapters import git_history, process, worktrees
 from corral.adapters.exports import ExportManifest
-from corral.adapters.git_history import FileChange, FileDiff
-from corral.adapters.merges import MergeResult
+from corral.adapters.git import git_history
+from corral.adapters.git.git_history import FileChange, FileDiff
+from corral.adapters.git.merges import MergeResult
+from corral.adapters.processes import process
+from corral.adapters.worktrees import worktrees
 from corral.api import agent_rules as rules
 from corral.api.operation import Resource, operation, read, write
 from corral.api.policy import USES_FILES, Location
@@ -210,7 +212,7 @@ class Races(Resource):
         Returns whether a process was started.
         """
         from corral.adapters import daemon_process
-        from corral.adapters.subprocesses import spawn_corral
+        from corral.adapters.processes.subprocesses import spawn_corral
 
         current = self.get(race)
         active = current.host == process.host() and any(

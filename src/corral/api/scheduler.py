@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.api.wait import MIN_SLEEP, seconds_until
 from corral.domain.mail.model import Letter

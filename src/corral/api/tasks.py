@@ -113,7 +113,7 @@ class Tasks(Resource):
         return InternalTasks(self._database)
 
     def _check(self, task: Task) -> Task:
-        from corral.adapters.checks import run_check
+        from corral.adapters.sandbox.checks import run_check
 
         dir, timeout_ms = self._database.read(
             lambda tx: (

@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.api.operation import Resource, operation, read
 from corral.domain.races import round_steps
 from corral.domain.races.model import Round

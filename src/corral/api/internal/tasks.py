@@ -42,7 +42,7 @@ class InternalTasks(Resource):
 
     def _start(self, start: "PlannedStart") -> Run | None:
         from corral import config
-        from corral.adapters import worktrees
+        from corral.adapters.worktrees import worktrees
         from corral.services.tasks import autostart as tasks_autostart
 
         folder = config.worktrees_folder() / start.project.id

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.db.types import MAX_LISTEN_SECONDS
 from corral.domain.runs import dispatch
 from corral.domain.runs.model import Run
