@@ -50,7 +50,7 @@ CHECK = 'sys.exit(not os.path.exists("made"))\n'
 RUN_WITH_CPU_TIME = """\
 import os, resource, subprocess, sys
 from contextlib import suppress
-from corral.adapters import process
+from corral.adapters.processes import process
 
 process.become_subreaper()
 subprocess.run(sys.argv[1:], check=True)

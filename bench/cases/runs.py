@@ -12,7 +12,7 @@ from pathlib import Path
 
 import corral
 from bench.harness import Bar, Bench, Rates, Rival, Row, Spread
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.adapters.supervisor_process import StartingSupervisor
 from corral.api import Corral
 from corral.domain.runs.model import Run

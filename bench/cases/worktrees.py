@@ -12,8 +12,8 @@ from pathlib import Path
 from tests.support.home import Home
 
 from bench.harness import Bar, Bench, Rates, Rival, Row
-from corral.adapters import worktrees
-from corral.adapters.worktree_pool import find_pool
+from corral.adapters.worktrees import worktrees
+from corral.adapters.worktrees.worktree_pool import find_pool
 from corral.api import Corral
 
 TITLE = "Worktrees of a large repository"

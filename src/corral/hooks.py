@@ -119,7 +119,7 @@ def _handle_git_event(_: str, event: str, url: str | None) -> int:
     """Refuse a commit that changes files locked by others."""
     if event != "pre-commit":
         raise Invalid(f"Unknown git hook {event!r}: expected pre-commit.")
-    from corral.adapters import git
+    from corral.adapters.git import git
 
     top = git.find_worktree_root(os.getcwd())
     staged = git.list_staged(top) if top is not None else []

@@ -26,7 +26,6 @@ import uvicorn
 from starlette.applications import Starlette
 
 from corral import config
-from corral.adapters import process, process_marks
 from corral.adapters.daemon_process import (
     DEFAULT_PORT,
     Daemon,
@@ -34,6 +33,7 @@ from corral.adapters.daemon_process import (
     info_path,
     probe_version,
 )
+from corral.adapters.processes import process, process_marks
 from corral.adapters.redaction import Redaction
 from corral.api import Corral, open_service
 from corral.daemon.loop_manager import LoopManager

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import checks, sandbox
-from corral.adapters.checks import TIMEOUT_EXIT_CODE, run_check
-from corral.adapters.sandbox import SandboxKind
+from corral.adapters.sandbox import checks, sandbox
+from corral.adapters.sandbox.checks import TIMEOUT_EXIT_CODE, run_check
+from corral.adapters.sandbox.sandbox import SandboxKind
 from tests.support.home import is_alive, wait_until
 
 FAR = 3_600_000
@@ -85,9 +85,8 @@ def test_processes_left_by_a_check_are_killed(tmp_path: Path) -> None:
 def test_check_ends_when_its_runner_is_killed(tmp_path: Path) -> None:
     shell_file, child_file = tmp_path / "mine", tmp_path / "escaped"
     command = f"{DETACHED_CHILD.format(file=child_file)}; echo $$ > {shell_file}; sleep 600"
-    script = (
-        f"from corral.adapters.checks import run_check as r\nr({command!r}, '/', timeout_ms=10**6)"
-    )
+    module = "corral.adapters.sandbox.checks"
+    script = f"from {module} import run_check as r\nr({command!r}, '/', timeout_ms=10**6)"
     with subprocess.Popen([sys.executable, "-c", script]) as runner:
         pids = [read_pid(shell_file), read_pid(child_file)]
         assert all(map(is_alive, pids))

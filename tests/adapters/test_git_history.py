@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from corral.adapters import diff_chunks, git_history, worktrees
-from corral.adapters import git as adapter
+from corral.adapters.git import diff_chunks, git_history
+from corral.adapters.git import git as adapter
+from corral.adapters.worktrees import worktrees
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from tests.support.errors import because
 from tests.support.git_repositories import commit, git, new_repository, write

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import git as adapter
-from corral.adapters import git_history, merges, worktrees
+from corral.adapters.git import git as adapter
+from corral.adapters.git import git_history, merges
+from corral.adapters.worktrees import worktrees
 from corral.kernel.errors import Conflict, Invalid, Refused
 from tests.support.errors import because
 from tests.support.full_disk import fill

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import ports
+from corral.adapters.processes import ports
 from corral.kernel.errors import Invalid, Refused
 from tests.support.errors import because
 
@@ -49,7 +49,7 @@ def test_invalid_range_is_rejected_and_damaged_file_ignored(tmp_path: Path) -> N
 
 def test_concurrent_processes_get_different_ports(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from corral.adapters import ports\n"
+        "import sys; from pathlib import Path; from corral.adapters.processes import ports\n"
         "for n in range(10):\n"
         "    print(*ports.allocate_ports(Path(sys.argv[1]), f'{sys.argv[2]}-{n}', 2))"
     )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import private_home
-from corral.adapters.private_home import RealHome
+from corral.adapters.sandbox import private_home
+from corral.adapters.sandbox.private_home import RealHome
 
 pytestmark = pytest.mark.usefixtures("plain_git")
 SESSION = "0b7f3c1e-1111-4222-8333-444455556666"

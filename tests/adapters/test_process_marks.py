@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from corral.adapters import process_marks
+from corral.adapters.processes import process_marks
 
 pytestmark = pytest.mark.skipif(not process_marks.is_supported(), reason="Linux alone has it")
 ONE, TWO = process_marks.run_mark("run_1"), process_marks.run_mark("run_2")
@@ -14,7 +14,8 @@ ONE, TWO = process_marks.run_mark("run_1"), process_marks.run_mark("run_2")
 
 def read_marks_after(script: str, *wanted: str, user: int | None = None) -> list[bool]:
     """Run a script in a process and return which marks another process reads from it."""
-    code = f"from corral.adapters.process_marks import *\n{script}\nprint(flush=True); input()"
+    module = "corral.adapters.processes.process_marks"
+    code = f"from {module} import *\n{script}\nprint(flush=True); input()"
     setuid = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     with subprocess.Popen(
         [sys.executable, "-c", code],

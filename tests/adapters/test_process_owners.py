@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from corral.adapters import process
-from corral.adapters.process import ProcessIdentity
+from corral.adapters.processes import process
+from corral.adapters.processes.process import ProcessIdentity
 
 
 @pytest.mark.parametrize(

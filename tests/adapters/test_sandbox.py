@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import private_git, sandbox, worktrees
-from corral.adapters.sandbox import SandboxBounds, SandboxKind
-from corral.adapters.worktree_registry import Checkout, get_checkout
+from corral.adapters.git import private_git
+from corral.adapters.sandbox import sandbox
+from corral.adapters.sandbox.sandbox import SandboxBounds, SandboxKind
+from corral.adapters.worktrees import worktrees
+from corral.adapters.worktrees.worktree_registry import Checkout, get_checkout
 from corral.kernel.errors import Refused
 from tests.support.errors import because
 from tests.support.git_repositories import IDENTITY, git, new_repository

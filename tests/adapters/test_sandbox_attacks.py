@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import private_git, sandbox, worktrees
-from corral.adapters.sandbox import ResourceLimits, SandboxBounds, SandboxKind
-from corral.adapters.worktree_registry import get_checkout
+from corral import config
+from corral.adapters.git import private_git
+from corral.adapters.sandbox import sandbox
+from corral.adapters.sandbox.sandbox import ResourceLimits, SandboxBounds, SandboxKind
+from corral.adapters.worktrees import worktrees
+from corral.adapters.worktrees.worktree_registry import get_checkout
 from corral.kernel.errors import Conflict, Refused
 from tests.support import sandbox_attacks
 from tests.support.errors import because
@@ -89,7 +92,7 @@ class AttackScene:
             for path in (self.folder, *self.folder.rglob("*")):
                 os.chown(path, user, user, follow_symlinks=False)
             command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *command]
-        source = str(Path(sandbox.__file__).parents[2])
+        source = str(Path(config.__file__).parents[1])
         inside = {"PATH": os.environ["PATH"], "PYTHONPATH": source, "HOME": "/nonexistent"}
         result = subprocess.run(
             command,
@@ -299,7 +302,7 @@ def test_fork_bomb_ends_at_its_limit(tmp_path: Path, kind: SandboxKind) -> None:
     command = wrapped.words
     result = subprocess.run(
         ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *command],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(sandbox.__file__).parents[2])},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(config.__file__).parents[1])},
         cwd="/",
         start_new_session=True,
         capture_output=True,

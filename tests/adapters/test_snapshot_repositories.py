@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import git_history, snapshot_repositories, worktrees
+from corral.adapters.git import git_history, snapshot_repositories
+from corral.adapters.worktrees import worktrees
 from corral.kernel.errors import Refused
 from tests.support.errors import because
 from tests.support.git_repositories import git, new_repository, write

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from corral.adapters.socket_peers import list_peer_ancestors
+from corral.adapters.processes.socket_peers import list_peer_ancestors
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
 WITHOUT_ACCOUNT = 54_321

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from corral.adapters import git as adapter
-from corral.adapters import worktree_leftovers, worktree_pool, worktrees
-from corral.adapters.worktree_pool import WorktreePool
+from corral.adapters.git import git as adapter
+from corral.adapters.worktrees import worktree_leftovers, worktree_pool, worktrees
+from corral.adapters.worktrees.worktree_pool import WorktreePool
 from tests.support.git_repositories import commit, git, new_repository, write
 from tests.support.processes import Child
 

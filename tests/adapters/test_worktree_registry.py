@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import git_history, merges, worktrees
-from corral.adapters.worktree_registry import find_checkout, resolve_checkout, sanitize_config
+from corral.adapters.git import git_history, merges
+from corral.adapters.worktrees import worktrees
+from corral.adapters.worktrees.worktree_registry import (
+    find_checkout,
+    resolve_checkout,
+    sanitize_config,
+)
 from tests.support.git_repositories import commit, git, new_repository, write
 
 pytestmark = pytest.mark.usefixtures("plain_git")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import worktree_leftovers, worktree_registry, worktrees
+from corral.adapters.worktrees import worktree_leftovers, worktree_registry, worktrees
 from corral.kernel.errors import Refused
 from tests.support.errors import because
 from tests.support.git_repositories import commit, git, new_repository, write
@@ -163,7 +163,7 @@ def test_worktree_left_by_a_killed_git_is_completed(repository: Path) -> None:
 
 def test_processes_create_worktrees_concurrently(repository: Path) -> None:
     program = (
-        "import sys; from corral.adapters import worktree_registry, worktrees\n"
+        "import sys; from corral.adapters.worktrees import worktree_registry, worktrees\n"
         "for number in range(2):\n"
         "    name = f'{sys.argv[2]}-{number}'\n"
         "    worktrees.create(sys.argv[1], f'{sys.argv[1]}-trees/{name}', f'corral/{name}')\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.daemon.loops import detect_conflicts
 from corral.domain.runs.model import Run

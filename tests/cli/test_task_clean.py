@@ -4,7 +4,7 @@ from pathlib import Path
 
 import corral
 from corral import config
-from corral.adapters import worktrees
+from corral.adapters.worktrees import worktrees
 from tests.support.cli_runner import Cli
 from tests.support.git_repositories import new_repository
 

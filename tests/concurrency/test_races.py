@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.domain.races import round_steps
 from corral.kernel.errors import Conflict

@@ -10,7 +10,7 @@ import corral
 from corral.adapters.output.capped_file import CappedWriter
 from corral.adapters.output.reader import OutputFiles
 from corral.adapters.output.seal import load_index
-from corral.adapters.process import host
+from corral.adapters.processes.process import host
 from corral.api import Corral
 from corral.config import run_folder
 from tests.crash.harness import FreshUrl, Probe

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from corral import config
-from corral.adapters import exports, process
+from corral.adapters import exports
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.domain.races.model import Race
 from corral.kernel.exit_status import ExitStatus

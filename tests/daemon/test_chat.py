@@ -8,13 +8,13 @@ from contextlib import suppress
 import pytest
 
 import corral
-from corral.adapters import sandbox
 from corral.adapters.channels.contract import (
     EventBatch,
     IncomingEvent,
     OutgoingMessage,
     SendOutcome,
 )
+from corral.adapters.sandbox import sandbox
 from corral.api import Corral
 from corral.daemon.chat import ChatLoop
 from corral.kernel.errors import IllegalMove

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.adapters import process
-from corral.adapters.process import ProcessIdentity
+from corral.adapters.processes import process
+from corral.adapters.processes.process import ProcessIdentity
 from corral.api import Corral
 from corral.daemon.loop import BaseLoop
 from corral.daemon.loop_manager import LoopManager

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from corral.adapters import process
 from corral.adapters.channels.contract import ChannelTraits, OutgoingMessage, PostedMessage
-from corral.adapters.process import ProcessIdentity
+from corral.adapters.processes import process
+from corral.adapters.processes.process import ProcessIdentity
 from corral.api import Corral
 from corral.domain.chat.outbound import queue
 from corral.domain.chat.outbound.queue import MessageDraft

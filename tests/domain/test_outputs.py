@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from corral.adapters.output.seal import seal
-from corral.adapters.process import host
+from corral.adapters.processes.process import host
 from corral.api import Corral
 from corral.config import run_folder
 from corral.domain.outputs import ops

@@ -8,7 +8,8 @@ import pytest
 
 import corral
 from corral import config
-from corral.adapters import git_history, worktree_leftovers, worktrees
+from corral.adapters.git import git_history
+from corral.adapters.worktrees import worktree_leftovers, worktrees
 from corral.api import Corral
 from corral.domain.races.model import Race
 from corral.kernel.clock import DAY, ManualClock

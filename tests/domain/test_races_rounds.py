@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.db.statement import Statement
 from corral.db.tx import Tx

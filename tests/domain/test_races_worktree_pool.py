@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.domain.races.model import Race
 from corral.kernel.clock import DAY

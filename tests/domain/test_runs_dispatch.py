@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from corral.adapters import process, supervisor_process
+from corral.adapters import supervisor_process
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.db.database import Database
 from corral.domain.runs import dispatch

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import corral
-from corral.adapters import process, process_marks
-from corral.adapters.exit_files import ExitFileWriter
+from corral.adapters.processes import process, process_marks
+from corral.adapters.processes.exit_files import ExitFileWriter
 from corral.api import Corral
 from corral.config import make_private_folder, run_folder
 from corral.db.statement import Statement

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 import corral
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.domain.runs.model import RunState
 from corral.kernel.exit_status import ExitStatus

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import process
 from corral.adapters.channels.contract import RawAttachment
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.daemon.chat import ChatLoop
 from corral.kernel.clock import MINUTE, SECOND, ManualClock

@@ -11,7 +11,7 @@ import pytest
 
 import corral
 from corral import config
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.db.statement import Statement

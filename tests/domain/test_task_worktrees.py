@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from corral import config
-from corral.adapters import worktrees
+from corral.adapters.worktrees import worktrees
 from corral.api import Corral
 from tests.support.git_repositories import commit, git, new_repository, write
 

@@ -12,7 +12,7 @@ import pytest
 import corral
 from corral.adapters.output.reader import OutputFiles
 from corral.adapters.output.seal import remove_plain, seal
-from corral.adapters.process import host
+from corral.adapters.processes.process import host
 from corral.kernel import open_files
 from corral.kernel.errors import NotFound, Refused
 from tests.support.errors import because

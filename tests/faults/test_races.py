@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.adapters import process, sandbox
+from corral.adapters.processes import process
+from corral.adapters.sandbox import sandbox
 from corral.api import Corral
 from corral.db.database import Database
 from corral.domain.runs import dispatch

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 import corral
-from corral.adapters.process import ProcessUsage
+from corral.adapters.processes.process import ProcessUsage
 from corral.api import Corral
 from corral.db import postgres_pool
 from corral.kernel.clock import HOUR, ManualClock

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from corral import config
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.api import Corral
 from tests.support.home import wait_until
 from tests.support.http_server import HttpServer

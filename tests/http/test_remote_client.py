@@ -9,8 +9,8 @@ import pytest
 
 import corral
 from corral import config
-from corral.adapters import process
 from corral.adapters.http_client import RETRY_SECONDS
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.api.remote import RemoteCorral, repeat_until_result
 from corral.db.database import Database

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from corral.adapters import attachments, control_socket, exit_files, managed_blocks
+from corral.adapters import attachments, control_socket, managed_blocks
+from corral.adapters.processes import exit_files
 from corral.adapters.providers.acp import AcpClient
 from corral.adapters.providers.acp_parser import AcpParser
 from corral.adapters.providers.limits import parse_limit, parse_reset_time

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.adapters.providers.screens import SCREENS, ScreenReader
 from corral.api import Corral
 from corral.domain.runs.model import Run, RunState

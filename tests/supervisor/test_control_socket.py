@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from corral.adapters import control_socket, process, process_marks
-from corral.adapters.process import ProcessIdentity
-from corral.adapters.process_ancestry import list_ancestors_of
+from corral.adapters import control_socket
+from corral.adapters.processes import process, process_marks
+from corral.adapters.processes.process import ProcessIdentity
+from corral.adapters.processes.process_ancestry import list_ancestors_of
 from corral.api import Corral
 from corral.domain.runs.model import Run
 from corral.kernel.errors import StoreUnavailable

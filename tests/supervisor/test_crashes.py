@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from corral.adapters import control_socket, process, supervisor_process
+from corral.adapters import control_socket, supervisor_process
+from corral.adapters.processes import process
 from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLost
 from corral.cli import main, run_command
 from corral.domain.runs import supervision

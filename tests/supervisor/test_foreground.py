@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.domain.runs.model import Run, RunState
 from tests.support.home import CORRAL, Home, wait_until
 

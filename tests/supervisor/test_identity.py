@@ -262,7 +262,9 @@ def test_unidentified_caller_is_not_a_person_while_runs_are_active(
         http_server.client() as caller,
     ):
         run = home.start_detached("sleep", "600")
-        monkeypatch.setattr("corral.adapters.socket_peers._list_holders", lambda wanted: [])
+        monkeypatch.setattr(
+            "corral.adapters.processes.socket_peers._list_holders", lambda wanted: []
+        )
         response = caller.post("/api/tokens/create", json={"name": "mine"})
         assert response.status_code == 403
         assert response.json()["error"]["details"]["reason"] == "caller_unknown"

@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.domain.runs.model import RunState
 from tests.support.home import Home, is_alive, wait_until
 
@@ -48,7 +48,7 @@ def test_supervisor_that_dies_before_the_launch_leaves_no_agent(home: Home) -> N
 
 def test_run_that_ends_before_the_launch_has_no_exit_code(tmp_path: Path) -> None:
     """The supervisor dies before it lets the child execute the program."""
-    from corral.adapters import exit_files
+    from corral.adapters.processes import exit_files
     from corral.supervisor.child import ChildProcess, Stdio
 
     supervisor = os.fork()

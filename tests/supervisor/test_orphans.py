@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.domain.runs.model import Run, RunState
 from tests.support.home import Home, is_alive, wait_until
 

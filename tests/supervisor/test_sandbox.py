@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from corral.adapters import sandbox, worktrees
-from corral.adapters.sandbox import SandboxKind
+from corral.adapters.sandbox import sandbox
+from corral.adapters.sandbox.sandbox import SandboxKind
+from corral.adapters.worktrees import worktrees
 from corral.domain.runs.model import Run, RunState
 from tests.support.git_repositories import git, new_repository
 from tests.support.home import Home, is_alive, wait_until

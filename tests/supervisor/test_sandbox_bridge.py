@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import sandbox
-from corral.adapters.sandbox import SandboxKind
+from corral.adapters.sandbox import sandbox
+from corral.adapters.sandbox.sandbox import SandboxKind
 from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.domain.mail.model import Letter
 from corral.kernel.errors import Refused

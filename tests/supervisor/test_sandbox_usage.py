@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from corral.adapters import sandbox
-from corral.adapters.sandbox import SandboxKind
+from corral.adapters.sandbox import sandbox
+from corral.adapters.sandbox.sandbox import SandboxKind
 from corral.domain.runs.model import Run, RunState
 from tests.supervisor.test_sandbox import WHOAMI, tree  # noqa: F401  a fixture
 from tests.supervisor.test_usage import CODEX

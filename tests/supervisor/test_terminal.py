@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.domain.runs.model import Run, RunMode, RunState
 from tests.support.home import CORRAL, Home, is_alive, wait_until
 from tests.support.screen import Screen

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from tests.support.home import SECONDS, Home, is_alive, wait_until
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pytest
 
 import corral
-from corral.adapters import process, process_marks
+from corral.adapters.processes import process, process_marks
 from corral.api import Corral
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.errors import NotFound

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.db.statement import Statement
 from corral.domain.races import ops, queries, round_steps, selection

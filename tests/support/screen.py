@@ -10,7 +10,7 @@ import termios
 import time
 from contextlib import suppress
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from tests.support.home import CORRAL, SECONDS, Home, wait_until
 
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import corral
-from corral.adapters import process
-from corral.adapters.process import ProcessIdentity
+from corral.adapters.processes import process
+from corral.adapters.processes.process import ProcessIdentity
 from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLost
 from corral.api import Corral
 from corral.domain.runs.model import Run

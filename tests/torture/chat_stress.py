@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import corral
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.domain.chat.model import Message
 from corral.domain.mail.model import Letter

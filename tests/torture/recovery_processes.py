@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 import corral
-from corral.adapters import process
-from corral.adapters.process import ProcessIdentity
+from corral.adapters.processes import process
+from corral.adapters.processes.process import ProcessIdentity
 from corral.kernel.errors import CorralError
 
 PROCESSES = 3

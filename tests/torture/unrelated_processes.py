@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from corral.adapters import process
-from corral.adapters.process import Liveness, ProcessIdentity
+from corral.adapters.processes import process
+from corral.adapters.processes.process import Liveness, ProcessIdentity
 
 MAX_REUSED = 24
 

@@ -475,7 +475,7 @@ def test_terminals_of_a_round_share_one_stream(
     folder.mkdir()
     (folder / "output").write_bytes(b"I was here\n")
     with race_pages.store.transaction() as tx:
-        from corral.adapters import process
+        from corral.adapters.processes import process
         from corral.domain.outputs import ops as outputs
 
         outputs.begin(tx, str(runs[0]), folder=str(folder), host=process.host())

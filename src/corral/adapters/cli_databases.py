@@ -9,7 +9,7 @@ sandboxed run of the same session gets it again.
 import os
 from contextlib import suppress
 
-from corral.adapters.untrusted_files import find_files, parent_folder
+from corral.adapters.sandbox.untrusted_files import find_files, parent_folder
 
 COPIES_FOLDER = "corral"
 MAX_BYTES = 256 << 20

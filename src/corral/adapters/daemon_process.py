@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from corral import config
-from corral.adapters import process
-from corral.adapters.process import Liveness, ProcessIdentity
+from corral.adapters.processes import process
+from corral.adapters.processes.process import Liveness, ProcessIdentity
 from corral.adapters.supervisor_process import RUN_VARIABLES
 from corral.kernel.errors import Refused
 

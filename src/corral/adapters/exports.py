@@ -23,9 +23,9 @@ from uuid import uuid4
 
 import msgspec
 
-from corral.adapters import git
-from corral.adapters.worktree_leftovers import delete_tree
-from corral.adapters.worktree_registry import resolve_commit
+from corral.adapters.git import git
+from corral.adapters.worktrees.worktree_leftovers import delete_tree
+from corral.adapters.worktrees.worktree_registry import resolve_commit
 from corral.config import fsync_path
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.open_files import require_unused

@@ -12,7 +12,7 @@ import os
 import sys
 from contextlib import suppress
 
-from corral.adapters import child_processes
+from corral.adapters.processes import child_processes
 
 TYPE_CHECKING = False  # not imported from typing, which is slow
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from corral.adapters.untrusted_files import find_files
+from corral.adapters.sandbox.untrusted_files import find_files
 
 MAX_BYTES = 256 << 20
 MAX_FILES = 1_000

@@ -30,7 +30,7 @@ from corral.kernel.errors import StoreUnavailable
 from corral.kernel.validation import MAX_NAME, check_text
 
 if TYPE_CHECKING:
-    from corral.adapters.process_ancestry import Ancestor
+    from corral.adapters.processes.process_ancestry import Ancestor
     from corral.api.agents import Agents
     from corral.api.alerts import Alerts
     from corral.api.charges import Budgets, Charges

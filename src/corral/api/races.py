@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from corral.adapters.exports import ExportManifest
-from corral.adapters.git_history import FileChange, FileDiff
-from corral.adapters.merges import MergeResult
+from corral.adapters.git.git_history import FileChange, FileDiff
+from corral.adapters.git.merges import MergeResult
 from corral.api import agent_rules as rules
 from corral.api.operation import Resource, operation, read, write
 from corral.api.policy import USES_FILES, Location

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.domain.mail.model import Letter
 from corral.kernel.deadline import seconds_until

@@ -13,9 +13,9 @@ import uuid
 import click
 
 from corral import config
-from corral.adapters import process
 from corral.adapters.channels.contract import IncomingEvent
 from corral.adapters.channels.terminal import TerminalAdapter
+from corral.adapters.processes import process
 from corral.cli import render
 from corral.cli.context import App
 from corral.domain.chat.model import Channel, Message, MessageState, Place

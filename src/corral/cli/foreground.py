@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLost
 from corral.cli import attach
 from corral.cli.attach import OutputSink

@@ -14,8 +14,8 @@ from contextlib import suppress
 import msgspec
 
 from corral import __version__
-from corral.adapters import process
-from corral.adapters.process import Liveness
+from corral.adapters.processes import process
+from corral.adapters.processes.process import Liveness
 from corral.api import Corral
 from corral.daemon.loop import Loop, LoopStatus, LoopThread
 from corral.daemon.loops import create_loops

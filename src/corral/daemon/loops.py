@@ -5,7 +5,7 @@ A loop that needs no state is a row here. The others have a module of their own.
 
 from collections.abc import Callable
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.api.alert_delivery import deliver_once, find_next_due
 from corral.daemon.chat import ChatLoop

@@ -1,6 +1,6 @@
 """Detection of machines that are lost, and recovery of their runs."""
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.daemon.loop import BaseLoop
 from corral.domain.nodes.model import NodeState

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from corral.adapters import child_processes, process
-from corral.adapters.process import ProcessIdentity
+from corral.adapters.processes import child_processes, process
+from corral.adapters.processes.process import ProcessIdentity
 from corral.api import Corral
 from corral.daemon.loop import BaseLoop
 from corral.domain.runs.model import Run, RunMode, RunState

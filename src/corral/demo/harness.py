@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 import corral
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.cli.render import console
 

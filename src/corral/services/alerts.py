@@ -15,7 +15,7 @@ def start_delivery(database: "Database") -> bool:
     """
     if not database.read(lambda tx: ops.list_alerts(tx, limit=1), mode="one").items:
         return False
-    from corral.adapters.subprocesses import spawn_corral
+    from corral.adapters.processes.subprocesses import spawn_corral
 
     spawn_corral(database.address, "alert", "deliver")
     return True

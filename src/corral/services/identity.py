@@ -11,7 +11,7 @@ names a live run. A variable can therefore turn a person into an agent, but neve
 import os
 from typing import TYPE_CHECKING
 
-from corral.adapters.process_ancestry import Ancestor, boot_id, list_ancestors
+from corral.adapters.processes.process_ancestry import Ancestor, boot_id, list_ancestors
 from corral.domain.runs import processes
 from corral.kernel.errors import StoreUnavailable
 from corral.kernel.identity import RunIdentity
@@ -74,7 +74,7 @@ def find_run_of_peer(
     """
     if not database.read(processes.has_active_run, mode="one"):
         return None
-    from corral.adapters.socket_peers import list_peer_ancestors
+    from corral.adapters.processes.socket_peers import list_peer_ancestors
 
     peers = list_peer_ancestors(client, port)
     if peers is None:

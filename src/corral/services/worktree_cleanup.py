@@ -1,8 +1,8 @@
 """Inspecting a worktree that a task or an attempt left behind, and removing it without data loss.
 
 `races/cleanup.py` and `tasks/cleanup.py` decide which worktrees may be removed. This module has the
-inspection and the removal that both use; `adapters/worktree_leftovers.py` finds orphans and
-interrupted removals.
+inspection and the removal that both use; `adapters/worktrees/worktree_leftovers.py` finds orphans
+and interrupted removals.
 """
 
 import os
@@ -12,8 +12,8 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from corral.adapters import worktrees
-from corral.adapters.worktree_pool import WorktreePool
+from corral.adapters.worktrees import worktrees
+from corral.adapters.worktrees.worktree_pool import WorktreePool
 from corral.kernel.errors import CorralError
 
 NOTHING_UNIQUE = "all its work exists elsewhere too"

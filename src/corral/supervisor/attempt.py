@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Set
 from functools import partial
 from typing import TYPE_CHECKING
 
-from corral.adapters import process, process_marks
-from corral.adapters.process import ProcessIdentity
+from corral.adapters.processes import process, process_marks
+from corral.adapters.processes.process import ProcessIdentity
 from corral.domain.runs import outcome
 from corral.domain.runs.model import Attention
 from corral.domain.runs.supervision import LEFTOVER_GRACE_MS

@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from corral.adapters import exit_files, process, process_marks
+from corral.adapters.processes import exit_files, process, process_marks
 from corral.domain.runs.supervision import LEFTOVER_GRACE_MS
 from corral.kernel.exit_status import ExitStatus
 

@@ -4,13 +4,13 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from corral.adapters import process_marks
-from corral.adapters.process_ancestry import list_ancestors_of
+from corral.adapters.processes import process_marks
+from corral.adapters.processes.process_ancestry import list_ancestors_of
 from corral.kernel.errors import CorralError
 
 if TYPE_CHECKING:
-    from corral.adapters.process import ProcessIdentity
-    from corral.adapters.process_ancestry import Ancestor
+    from corral.adapters.processes.process import ProcessIdentity
+    from corral.adapters.processes.process_ancestry import Ancestor
     from corral.api import Corral
     from corral.domain.runs.model import Run
     from corral.kernel.identity import RunIdentity

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from corral.adapters import process
+from corral.adapters.processes import process
 
 if TYPE_CHECKING:
     from corral.supervisor.agent_io import AgentIO, Reply

@@ -12,11 +12,11 @@ from _blake2 import blake2b
 from typing import TYPE_CHECKING, Any
 
 from corral import __version__, config
-from corral.adapters import git
+from corral.adapters.git import git
 from corral.db.filesystem import create_private_file
 
 if TYPE_CHECKING:
-    from corral.adapters.worktree_registry import Checkout
+    from corral.adapters.worktrees.worktree_registry import Checkout
     from corral.domain.runs.model import Launch
     from corral.supervisor.launch_plan import LaunchPlan
     from corral.supervisor.worktree_sandbox import WorktreeSandbox
@@ -91,7 +91,7 @@ def read_worktree_state(checkout: "Checkout") -> dict[str, Any] | None:
     Git uses the directories of the known repository, and runs no program that the worktree's own
     configuration names.
     """
-    from corral.adapters.worktree_registry import sanitize_config
+    from corral.adapters.worktrees.worktree_registry import sanitize_config
     from corral.kernel.errors import Refused
 
     sanitize_config(checkout.own)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from corral import config
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import RESUME_PROMPT, LaunchCommand, LaunchRequest
 from corral.adapters.supervisor_process import RUN_VARIABLES
@@ -182,7 +182,7 @@ class LaunchPlan:
         return command
 
     def _build_launch_request(self, *, resume: bool) -> LaunchRequest:
-        from corral.adapters import git
+        from corral.adapters.git import git
 
         run, launch = self.run, self.launch
         session = self.get_provider_session()

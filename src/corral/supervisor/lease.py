@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corral.adapters import process
-from corral.adapters.process import ProcessIdentity, ProcessUsage
+from corral.adapters.processes import process
+from corral.adapters.processes.process import ProcessIdentity, ProcessUsage
 from corral.adapters.redaction import redact_value
 from corral.domain.runs import outcome
 from corral.domain.runs.model import (

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.domain.runs.model import StopKind
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters import process_marks, supervisor_process
+from corral.adapters import supervisor_process
+from corral.adapters.processes import process_marks
 from corral.adapters.redaction import redact_value
 from corral.api import Corral, open_service
 from corral.api import open as open_store

@@ -2,8 +2,8 @@
 
 import time
 
-from corral.adapters import process
-from corral.adapters.process import ProcessUsage
+from corral.adapters.processes import process
+from corral.adapters.processes.process import ProcessUsage
 
 FIRST_INTERVAL = 1.0  # seconds; doubles with each measurement
 MAX_INTERVAL = 60.0

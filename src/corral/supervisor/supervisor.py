@@ -13,8 +13,8 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corral.adapters import process_marks
-from corral.adapters.process import ProcessIdentity
+from corral.adapters.processes import process_marks
+from corral.adapters.processes.process import ProcessIdentity
 from corral.domain.runs import outcome
 from corral.domain.runs.model import Diagnosis, Launch, Run
 from corral.kernel.errors import Conflict, NotFound, StoreUnavailable

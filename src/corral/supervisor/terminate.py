@@ -3,7 +3,7 @@
 import signal
 import time
 
-from corral.adapters import process
+from corral.adapters.processes import process
 
 KILL_SECONDS = 0.2  # between two rounds of SIGKILL
 

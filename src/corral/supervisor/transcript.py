@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.adapters.providers.facts import DenialFact, SessionFact, TurnFact, UsageFact
 from corral.adapters.providers.provider import SESSION_ID
 from corral.adapters.transcript_copies import TranscriptCopy

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from corral import config
-from corral.adapters import private_git, private_home, process, sandbox
-from corral.adapters.private_home import (
+from corral.adapters.git import private_git
+from corral.adapters.processes import process
+from corral.adapters.processes.process import ProcessIdentity
+from corral.adapters.sandbox import private_home, sandbox
+from corral.adapters.sandbox.private_home import (
     RealHome,
     build_environment,
     drop_path_variables,
     list_program_paths,
     list_toolchains,
 )
-from corral.adapters.process import ProcessIdentity
-from corral.adapters.worktree_leftovers import delete_tree, measure_disk_usage
+from corral.adapters.worktrees.worktree_leftovers import delete_tree, measure_disk_usage
 from corral.domain.runs.model import Launch, Run, RunMode
 from corral.kernel.clock import DAY
 from corral.kernel.errors import CorralError, StoreUnavailable
@@ -28,7 +30,7 @@ from corral.supervisor.agent_io import Log
 
 if TYPE_CHECKING:
     from corral.adapters.providers.provider import LaunchCommand
-    from corral.adapters.worktree_registry import Checkout
+    from corral.adapters.worktrees.worktree_registry import Checkout
     from corral.api import Corral
 
 HOME, GIT, SCRATCH, TRANSCRIPTS = "home", "git", "scratch", "transcripts"
@@ -79,8 +81,8 @@ class WorktreeSandbox:
         Refused if there is no such worktree, and if it is the project's own folder, whose identity
         only its own files could prove.
         """
-        from corral.adapters import git, snapshot_repositories
-        from corral.adapters.worktree_registry import get_checkout
+        from corral.adapters.git import git, snapshot_repositories
+        from corral.adapters.worktrees.worktree_registry import get_checkout
         from corral.kernel.errors import Refused
 
         run = self._run

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from corral.adapters.git_history import DiffLine, FileChange, FileDiff, side_by_side
+from corral.adapters.git.git_history import DiffLine, FileChange, FileDiff, side_by_side
 from corral.domain.races.model import Attempt, Race
 from corral.kernel.errors import CorralError, NotFound
 from corral.web.races import attempt_names, last_decided_round

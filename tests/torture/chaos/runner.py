@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 
 import corral
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.db.stateful_table import StatefulTable
 from corral.domain.runs.model import Run

@@ -182,6 +182,6 @@ def _pending_text(deliveries: Sequence[Any]) -> str:
 
 
 def _owner() -> str:
-    from corral.adapters import process
+    from corral.adapters.processes import process
 
     return process.identify_self().as_owner("alert_sender")

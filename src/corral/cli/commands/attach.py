@@ -18,7 +18,7 @@ def command(app: App, run: str) -> int:
     Standard input must be a terminal. In scripts, use `corral logs -f RUN` to follow the output
     and `corral send RUN TEXT` to type a line.
     """
-    from corral.adapters import process
+    from corral.adapters.processes import process
     from corral.cli import foreground
     from corral.domain.runs.model import RunMode
 

@@ -289,7 +289,7 @@ def _show_result(app: App, race: Any) -> int:
 def wait(app: App, race: str, wait_ms: int | None) -> int:
     """Drive a race until a winner can be selected or the race is over."""
     if os.environ.get("CORRAL_RUN") is None:
-        from corral.adapters import process_marks
+        from corral.adapters.processes import process_marks
 
         # The driver may have been started by a process of a run; it must outlive that run.
         process_marks.leave_run()

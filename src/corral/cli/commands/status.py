@@ -4,7 +4,8 @@ from typing import Any
 
 import click
 
-from corral.adapters import daemon_process, process
+from corral.adapters import daemon_process
+from corral.adapters.processes import process
 from corral.cli.click_classes import Command
 from corral.cli.columns import Column
 from corral.cli.context import App, pass_app

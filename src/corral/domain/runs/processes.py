@@ -11,7 +11,7 @@ from corral.kernel.identity import RunIdentity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corral.adapters.process import ProcessIdentity
+    from corral.adapters.processes.process import ProcessIdentity
     from corral.db.tx import Tx
     from corral.domain.runs.model import Run
 
@@ -41,7 +41,7 @@ def has_active_run(tx: "Tx") -> bool:
 
 def get_identity(run: "Run", pid: int | None, token: str | None) -> "ProcessIdentity | None":
     """Return the recorded identity of one of a run's processes; None while it is unknown."""
-    from corral.adapters.process import ProcessIdentity
+    from corral.adapters.processes.process import ProcessIdentity
 
     if run.host is None or run.boot_id is None or pid is None or token is None:
         return None

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral.adapters import process
 from corral.adapters.channels.contract import (
     ChannelAdapter,
     FailedMessage,
@@ -30,6 +29,7 @@ from corral.adapters.channels.contract import (
     UnsupportedMessage,
 )
 from corral.adapters.channels.message_text import format_card
+from corral.adapters.processes import process
 from corral.domain.chat.channels import places
 from corral.domain.chat.model import Channel, Place, UnconfirmedPolicy
 from corral.domain.chat.outbound import delivery, reconciliation

@@ -10,8 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from corral import config
-from corral.adapters import sandbox
-from corral.adapters.sandbox import ResourceLimits, SandboxBounds, SandboxKind, WrappedCommand
+from corral.adapters.sandbox import sandbox
+from corral.adapters.sandbox.sandbox import (
+    ResourceLimits,
+    SandboxBounds,
+    SandboxKind,
+    WrappedCommand,
+)
 from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.domain.runs.model import SESSION_SANDBOX_PREFIX
 from corral.kernel.errors import CorralError, Refused

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.chat.conversations import agent_mail, chat_turns, replies

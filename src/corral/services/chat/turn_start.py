@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral import config
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.chat.conversations import chat_turns, letter_batch, prompts

@@ -5,7 +5,7 @@ A lost machine is considered gone, so that another one takes over its chat turns
 
 import logging
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.db.tx import Tx
 from corral.domain.nodes import ops as nodes
 from corral.kernel.clock import MINUTE

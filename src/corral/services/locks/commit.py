@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from corral.adapters import commits, git
+from corral.adapters.git import commits, git
 from corral.db.database import Database
 from corral.domain.locks import resolve, touches
 from corral.domain.locks.model import Lock, LockMode, LockState

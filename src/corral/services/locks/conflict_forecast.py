@@ -8,7 +8,9 @@ from itertools import combinations
 
 import msgspec
 
-from corral.adapters import commits, git, process, worktree_registry
+from corral.adapters.git import commits, git
+from corral.adapters.processes import process
+from corral.adapters.worktrees import worktree_registry
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents

@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from corral.adapters import git, managed_blocks
+from corral.adapters import managed_blocks
+from corral.adapters.git import git
 from corral.adapters.hook_files import HOOK_FILES, build_hooks
 from corral.adapters.providers.mcp_config import get_corral_command
 from corral.kernel.errors import Invalid, Refused

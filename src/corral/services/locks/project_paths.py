@@ -105,7 +105,7 @@ def _list_names(path: str) -> list[str]:
 
     In a linked git worktree, the path in the main worktree comes first.
     """
-    from corral.adapters.git import path_in_main_worktree
+    from corral.adapters.git.git import path_in_main_worktree
 
     real = os.path.realpath(path)
     links = [real, *_find_hard_links(real)]
@@ -119,7 +119,7 @@ def _find_hard_links(path: str) -> list[str]:
 
     Few files have any, so the search is rare; it stops after MAX_SCANNED entries.
     """
-    from corral.adapters.git import find_worktree_root
+    from corral.adapters.git.git import find_worktree_root
 
     try:
         status = os.stat(path, follow_symlinks=False)

@@ -4,8 +4,9 @@ import os
 from contextlib import suppress
 
 from corral import config
-from corral.adapters import git_history, private_git, worktrees
-from corral.adapters.worktree_registry import find_checkout
+from corral.adapters.git import git_history, private_git
+from corral.adapters.worktrees import worktrees
+from corral.adapters.worktrees.worktree_registry import find_checkout
 from corral.db.database import Database
 from corral.domain.races import round_steps
 from corral.domain.races.model import Attempt, AttemptState, Race

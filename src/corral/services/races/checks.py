@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from corral.adapters import test_reports
-from corral.adapters.checks import SandboxPermissions, run_check
 from corral.adapters.output.regular_file import open_regular_file
-from corral.adapters.sandbox import TASKS_PER_PROCESS, ResourceLimits, SandboxKind, probe_sandboxes
+from corral.adapters.sandbox.checks import SandboxPermissions, run_check
+from corral.adapters.sandbox.sandbox import (
+    TASKS_PER_PROCESS,
+    ResourceLimits,
+    SandboxKind,
+    probe_sandboxes,
+)
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.domain.races.model import Attempt, CheckResult, CheckTally, Race

@@ -13,14 +13,9 @@ from functools import partial
 from msgspec.structs import replace
 
 from corral import config
-from corral.adapters import (
-    git_history,
-    ports,
-    process,
-    worktree_leftovers,
-    worktree_pool,
-    worktrees,
-)
+from corral.adapters.git import git_history
+from corral.adapters.processes import ports, process
+from corral.adapters.worktrees import worktree_leftovers, worktree_pool, worktrees
 from corral.db.database import Database
 from corral.domain.races import ops, queries
 from corral.domain.races.model import Attempt, Race

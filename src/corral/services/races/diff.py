@@ -4,8 +4,9 @@ from contextlib import suppress
 
 import msgspec
 
-from corral.adapters import git, git_history, process
-from corral.adapters.git_history import FileChange, FileDiff
+from corral.adapters.git import git, git_history
+from corral.adapters.git.git_history import FileChange, FileDiff
+from corral.adapters.processes import process
 from corral.domain.races import refs
 from corral.domain.races.model import Attempt, AttemptState, Race
 from corral.kernel.errors import Refused

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from corral import config
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.domain.races import ops, queries, round_steps, selection

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters.worktree_leftovers import delete_tree
+from corral.adapters.worktrees.worktree_leftovers import delete_tree
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.domain.races import round_steps

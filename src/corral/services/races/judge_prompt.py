@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from corral import config
-from corral.adapters import diff_chunks
+from corral.adapters.git import diff_chunks
 from corral.domain.races.model import Attempt, Race, Round
 from corral.kernel.prompt import OwnText, PromptPart, Quote, render
 from corral.services.races.paths import sample_folder

@@ -12,7 +12,8 @@ from functools import partial
 from msgspec.structs import replace
 
 from corral import config
-from corral.adapters import process, worktree_leftovers
+from corral.adapters.processes import process
+from corral.adapters.worktrees import worktree_leftovers
 from corral.db.database import Database
 from corral.domain.races import queries
 from corral.domain.races.model import Attempt, AttemptState, Race

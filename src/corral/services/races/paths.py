@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 
 from corral import config
-from corral.adapters import git_history, worktree_pool
-from corral.adapters.worktree_pool import WorktreePool
+from corral.adapters.git import git_history
+from corral.adapters.worktrees import worktree_pool
+from corral.adapters.worktrees.worktree_pool import WorktreePool
 from corral.db.database import Database
 from corral.domain.races.model import Race
 from corral.domain.settings import ops as settings

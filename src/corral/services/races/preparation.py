@@ -6,10 +6,11 @@ An attempt that cannot be prepared fails with the reason; the other attempts go 
 from typing import NamedTuple
 
 from corral import config
-from corral.adapters import ports, worktrees
-from corral.adapters.checks import run_check
+from corral.adapters.processes import ports
 from corral.adapters.redaction import redact_value
-from corral.adapters.sandbox import SandboxKind
+from corral.adapters.sandbox.checks import run_check
+from corral.adapters.sandbox.sandbox import SandboxKind
+from corral.adapters.worktrees import worktrees
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.domain.races import queries, round_steps

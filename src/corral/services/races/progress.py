@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.db.database import Database
 from corral.domain.races import queries, round_steps
 from corral.domain.races.model import Race
@@ -68,7 +68,7 @@ def wait_for_race(database: Database, race_ref: str, *, timeout_ms: int | None) 
 def hand_over(database: Database, race_ref: str) -> bool:
     """Hand a race to the daemon of this machine, or to a new process; see `Races.hand_over`."""
     from corral.adapters import daemon_process
-    from corral.adapters.subprocesses import spawn_corral
+    from corral.adapters.processes.subprocesses import spawn_corral
 
     race = get_race(database, race_ref)
     is_active = race.host == process.host() and any(round.needs_driver for round in race.rounds)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from corral import config
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.domain.races import attempts, ops, selection

@@ -1,6 +1,7 @@
 """The selection of a winner by a person or an agent."""
 
-from corral.adapters import git_history, worktrees
+from corral.adapters.git import git_history
+from corral.adapters.worktrees import worktrees
 from corral.db.database import Database
 from corral.domain.races import ops, refs, selection
 from corral.domain.races.model import Attempt, Race, Round, RoundState

@@ -6,8 +6,9 @@ from contextlib import suppress
 from typing import Literal
 
 from corral import config
-from corral.adapters import git, git_history, process, snapshot_repositories
-from corral.adapters.sandbox import SandboxKind
+from corral.adapters.git import git, git_history, snapshot_repositories
+from corral.adapters.processes import process
+from corral.adapters.sandbox.sandbox import SandboxKind
 from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
 from corral.domain.projects.model import Project
@@ -119,7 +120,7 @@ def require_default_agent(project: Project, entries: Sequence[AttemptSpec]) -> N
 
 
 def _require_sandbox(kind: SandboxKind) -> None:
-    from corral.adapters.sandbox import probe_sandboxes
+    from corral.adapters.sandbox.sandbox import probe_sandboxes
 
     available = probe_sandboxes()
     if (why := available.why_not.get(kind)) is not None:

@@ -6,9 +6,11 @@ from pathlib import Path
 from uuid import uuid4
 
 from corral import config
-from corral.adapters import exports, git, merges, worktrees
+from corral.adapters import exports
 from corral.adapters.exports import CommitTree, ExportManifest
-from corral.adapters.merges import MergeResult
+from corral.adapters.git import git, merges
+from corral.adapters.git.merges import MergeResult
+from corral.adapters.worktrees import worktrees
 from corral.db.database import Database
 from corral.domain.races import ops, refs, selection
 from corral.domain.races.model import (

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.domain.runs import dispatch
 from corral.domain.runs.model import Run
 from corral.services.wait import wait_until

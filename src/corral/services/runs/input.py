@@ -3,7 +3,8 @@
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from corral.adapters import control_socket, process
+from corral.adapters import control_socket
+from corral.adapters.processes import process
 from corral.config import run_folder
 from corral.db.tx import Tx
 from corral.domain.mail import ops as mail

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.db.tx import Tx
 from corral.db.types import MAX_LISTEN_SECONDS
 from corral.domain.projects import ops as projects

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.config import run_folder
 from corral.db.tx import Tx
 from corral.domain.outputs import ops

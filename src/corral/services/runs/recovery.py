@@ -11,8 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from corral.adapters import exit_files, process, process_marks
-from corral.adapters.process import Liveness
+from corral.adapters.processes import exit_files, process, process_marks
+from corral.adapters.processes.process import Liveness
 from corral.config import run_folder
 from corral.domain.outputs import ops as outputs
 from corral.domain.runs import ops, outcome, processes, supervision

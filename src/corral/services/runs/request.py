@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from corral import config
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
 from corral.domain.projects.model import Project

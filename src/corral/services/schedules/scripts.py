@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from corral import config
-from corral.adapters.checks import run_check
+from corral.adapters.sandbox.checks import run_check
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.alerts import ops as alerts

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from corral import config
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.db.database import Database
 from corral.db.types import Finding
 from corral.domain.events import ops as events

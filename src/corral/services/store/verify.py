@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral import config
-from corral.adapters import process
+from corral.adapters.processes import process
 from corral.db.database import Database
 from corral.db.schema import list_nonempty_tables
 from corral.db.stateful_table import StatefulTable

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from corral import config
-from corral.adapters import worktrees
+from corral.adapters.worktrees import worktrees
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent

@@ -31,7 +31,7 @@ def check_next(database: "Database") -> Task | None:
 
 
 def _run_check(database: "Database", task: Task) -> Task:
-    from corral.adapters.checks import run_check
+    from corral.adapters.sandbox.checks import run_check
 
     def read_limits(tx: Tx) -> tuple[str, int]:
         project = task.project_id

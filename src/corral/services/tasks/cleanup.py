@@ -7,7 +7,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from corral import config
-from corral.adapters import worktree_leftovers
+from corral.adapters.worktrees import worktree_leftovers
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.domain.projects import ops as projects

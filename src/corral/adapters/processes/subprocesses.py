@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from corral.adapters import child_processes
+from corral.adapters.processes import child_processes
 from corral.adapters.supervisor_process import RUN_VARIABLES
 
 

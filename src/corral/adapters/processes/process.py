@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from corral.adapters.process_marks import is_marked
+from corral.adapters.processes.process_marks import is_marked
 from corral.kernel.boot import read_boot_id
 
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel

@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from corral.adapters import landlock
-from corral.adapters.private_git import SHARED_OBJECTS, PrivateGit
+from corral import config
+from corral.adapters.git.private_git import SHARED_OBJECTS, PrivateGit
+from corral.adapters.sandbox import landlock
 from corral.kernel.errors import Refused
 from corral.scratch_folders import scratch_folder
 
@@ -303,7 +304,7 @@ def _list_writable(bounds: SandboxBounds) -> tuple[str, ...]:
 
 def _list_readable(bounds: SandboxBounds) -> list[str]:
     """List the readable paths: those of `bounds`, the system, and Python for the launcher."""
-    python = (sys.prefix, sys.base_prefix, str(Path(landlock.__file__).parents[2]))
+    python = (sys.prefix, sys.base_prefix, str(Path(config.__file__).parents[1]))
     named = (*SYSTEM_PATHS, *(NETWORK_PATHS if bounds.network else ()), *python, *bounds.readable)
     return [path for path in dict.fromkeys(named) if os.path.exists(path)]
 

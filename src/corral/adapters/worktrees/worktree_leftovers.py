@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters import git
-from corral.adapters.worktree_registry import (
+from corral.adapters.git import git
+from corral.adapters.worktrees.worktree_registry import (
     Checkout,
     find_common_dir,
     list_registrations,

@@ -5,8 +5,8 @@ from typing import IO
 
 import msgspec
 
-from corral.adapters import git
-from corral.adapters.git_history import PATCH_COMMAND, list_changes, resolve_commit
+from corral.adapters.git import git
+from corral.adapters.git.git_history import PATCH_COMMAND, list_changes, resolve_commit
 
 CHUNK_BYTES = 48 * 1024
 MAX_BYTES = 4 * 1024 * 1024

@@ -12,9 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from corral.adapters import git, git_history
-from corral.adapters.commits import FileConflict, merge_tree
-from corral.adapters.worktree_registry import (
+from corral.adapters.git import git, git_history
+from corral.adapters.git.commits import FileConflict, merge_tree
+from corral.adapters.worktrees.worktree_registry import (
     DIFF_FILES_COMMAND,
     STAGE_COMMAND,
     Checkout,
@@ -26,7 +26,7 @@ from corral.adapters.worktree_registry import (
     resolve_commit,
     scratch_index,
 )
-from corral.adapters.worktrees import list_changed_files
+from corral.adapters.worktrees.worktrees import list_changed_files
 from corral.kernel.errors import Conflict, Invalid, Refused
 
 

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from corral.adapters import git
-from corral.adapters.untrusted_files import copy_file, read_file, walk_files
-from corral.adapters.worktree_leftovers import delete_tree
-from corral.adapters.worktree_registry import Checkout
+from corral.adapters.git import git
+from corral.adapters.sandbox.untrusted_files import copy_file, read_file, walk_files
+from corral.adapters.worktrees.worktree_leftovers import delete_tree
+from corral.adapters.worktrees.worktree_registry import Checkout
 from corral.kernel.errors import Conflict, Refused
 
 RECORD_FILE = "record.json"

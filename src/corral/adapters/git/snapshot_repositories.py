@@ -12,8 +12,13 @@ from uuid import uuid4
 
 import msgspec
 
-from corral.adapters import git
-from corral.adapters.worktree_registry import STAGE_COMMAND, Checkout, normalize_path, scratch_index
+from corral.adapters.git import git
+from corral.adapters.worktrees.worktree_registry import (
+    STAGE_COMMAND,
+    Checkout,
+    normalize_path,
+    scratch_index,
+)
 from corral.kernel.errors import Conflict, Refused
 
 # Large folders that tools generate. A `.gitignore` in the folder applies as well.

@@ -6,7 +6,7 @@ import socket
 from contextlib import suppress
 from typing import NamedTuple
 
-from corral.adapters.process_ancestry import Ancestor, list_ancestors_of
+from corral.adapters.processes.process_ancestry import Ancestor, list_ancestors_of
 
 PROC = "/proc"
 

@@ -15,15 +15,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from corral.adapters import git
 from corral.adapters.cli_databases import restore_database, save_database
-from corral.adapters.untrusted_files import (
+from corral.adapters.git import git
+from corral.adapters.sandbox.untrusted_files import (
     UntrustedFile,
     is_plain,
     parent_folder,
     walk_files,
 )
-from corral.adapters.worktree_leftovers import delete_tree
+from corral.adapters.worktrees.worktree_leftovers import delete_tree
 
 MAX_COPY_BYTES = 64 << 20
 MAX_TRANSCRIPT_BYTES = 256 << 20

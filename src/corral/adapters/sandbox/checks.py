@@ -12,23 +12,24 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from corral.adapters import private_git, process
-from corral.adapters.check_guard import GRACE_MS
+from corral.adapters.git import private_git
 from corral.adapters.output.redact import Redactor
-from corral.adapters.private_home import build_environment, list_toolchains
-from corral.adapters.sandbox import (
+from corral.adapters.processes import process
+from corral.adapters.sandbox.check_guard import GRACE_MS
+from corral.adapters.sandbox.private_home import build_environment, list_toolchains
+from corral.adapters.sandbox.sandbox import (
     ResourceLimits,
     SandboxBounds,
     SandboxKind,
     wrap_command,
 )
-from corral.adapters.worktree_leftovers import delete_tree
-from corral.adapters.worktree_registry import find_checkout
+from corral.adapters.worktrees.worktree_leftovers import delete_tree
+from corral.adapters.worktrees.worktree_registry import find_checkout
 from corral.scratch_folders import scratch_folder
 
 TIMEOUT_EXIT_CODE = 124  # as `timeout` does
 MAX_OUTPUT_BYTES = 16 * 1024
-GUARD_MODULE = "corral.adapters.check_guard"
+GUARD_MODULE = "corral.adapters.sandbox.check_guard"
 POLL_SECONDS = 0.05
 DRAIN_SECONDS = 0.5  # to read the rest of the pipe after the command exits
 # A check acts for Corral, not for an agent.

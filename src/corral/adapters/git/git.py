@@ -298,7 +298,7 @@ def try_output(top: str, *arguments: str, seconds: float = SECONDS) -> bytes | N
     A light variant for supervisors and hooks. It keeps the environment: a hook asks about the
     commit in progress.
     """
-    from corral.adapters.subprocesses import (
+    from corral.adapters.processes.subprocesses import (
         capture_output,  # imported late: some hooks never need it
     )
 

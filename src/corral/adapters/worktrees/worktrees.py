@@ -21,11 +21,15 @@ from uuid import uuid4
 
 import msgspec
 
-from corral.adapters import git, submodules
-from corral.adapters import worktree_pool as pools
-from corral.adapters.worktree_leftovers import REMOVAL_PREFIX, delete_tree, delete_unused_branch
-from corral.adapters.worktree_pool import WorktreePool
-from corral.adapters.worktree_registry import (
+from corral.adapters.git import git, submodules
+from corral.adapters.worktrees import worktree_pool as pools
+from corral.adapters.worktrees.worktree_leftovers import (
+    REMOVAL_PREFIX,
+    delete_tree,
+    delete_unused_branch,
+)
+from corral.adapters.worktrees.worktree_pool import WorktreePool
+from corral.adapters.worktrees.worktree_registry import (
     STATUS_COMMAND,
     Checkout,
     find_checkout,

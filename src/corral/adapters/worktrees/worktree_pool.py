@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from corral.adapters import git
-from corral.adapters.worktree_leftovers import delete_tree
-from corral.adapters.worktree_registry import Checkout, find_common_dir
+from corral.adapters.git import git
+from corral.adapters.worktrees.worktree_leftovers import delete_tree
+from corral.adapters.worktrees.worktree_registry import Checkout, find_common_dir
 from corral.config import make_private_folder
 from corral.kernel.open_files import require_unused
 

@@ -44,7 +44,7 @@ def boot_id() -> str:
     """Return the id of this boot, as `process.boot_id` does."""
     known = read_boot_id(PROC)
     if known is None:
-        from corral.adapters import process
+        from corral.adapters.processes import process
 
         return process.boot_id()
     return known

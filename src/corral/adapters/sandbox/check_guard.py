@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 
-from corral.adapters import process, process_marks
+from corral.adapters.processes import process, process_marks
 
 GRACE_MS = 2_000
 POLL_MS = 100  # where the exit of a process cannot be watched

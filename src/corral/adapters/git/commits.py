@@ -7,8 +7,12 @@ from contextlib import suppress
 
 import msgspec
 
-from corral.adapters import git
-from corral.adapters.worktree_registry import ListedWorktree, find_common_dir, resolve_checkout
+from corral.adapters.git import git
+from corral.adapters.worktrees.worktree_registry import (
+    ListedWorktree,
+    find_common_dir,
+    resolve_checkout,
+)
 from corral.kernel.errors import Refused
 
 COMMIT_SECONDS = 120.0

@@ -7,8 +7,8 @@ import os
 from contextlib import suppress
 from uuid import uuid4
 
-from corral.adapters import git
-from corral.adapters.worktree_registry import STATUS_COMMAND, Checkout
+from corral.adapters.git import git
+from corral.adapters.worktrees.worktree_registry import STATUS_COMMAND, Checkout
 
 
 def list_submodules(checkout: Checkout, index: str) -> list[tuple[str, str]]:

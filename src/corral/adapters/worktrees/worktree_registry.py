@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from corral.adapters import git
+from corral.adapters.git import git
 from corral.adapters.output.regular_file import open_regular_file
 from corral.kernel.errors import Refused
 

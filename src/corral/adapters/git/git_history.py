@@ -14,9 +14,9 @@ from typing import Literal
 
 import msgspec
 
-from corral.adapters import git, submodules
+from corral.adapters.git import git, submodules
 from corral.adapters.output.regular_file import open_regular_file
-from corral.adapters.worktree_registry import (
+from corral.adapters.worktrees.worktree_registry import (
     DIFF_FILES_COMMAND,
     STAGE_COMMAND,
     Checkout,
@@ -24,7 +24,7 @@ from corral.adapters.worktree_registry import (
     readable_index,
     scratch_index,
 )
-from corral.adapters.worktree_registry import resolve_commit as resolve_commit
+from corral.adapters.worktrees.worktree_registry import resolve_commit as resolve_commit
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import Conflict, Invalid, NotFound
 
