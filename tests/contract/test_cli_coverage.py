@@ -55,6 +55,7 @@ WITHOUT_COMMAND = {
     "channels.open": "for programs that serve a channel themselves",
     "chat.receive_webhook": "called by platforms: POST /channels/NAME",
     "chat.conversations": "for the dashboard; `corral session list`",
+    "messages.awaiting_approval": "`corral message awaiting-approval`",
     "messages.file": "for the dashboard; `corral message show` prints the path",
     "messages.get": "`corral message show`",
     "messages.send_files": "`corral message send --file`",
