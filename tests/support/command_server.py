@@ -48,7 +48,7 @@ def run_command(
     request = json.dumps([list(arguments), str(cwd), dict(env)]).encode()
     if len(request) > MAX_REQUEST or len(input) > MAX_INPUT or not hasattr(os, "pidfd_open"):
         return None
-    if _server is None or _server.client_pid != os.getpid():
+    if _server is None or _server.client_pid != os.getpid() or _server.exit_code is not None:
         _server = CommandServer()
     return _server.run(request, input, timeout, merge_output)
 
@@ -72,6 +72,11 @@ class CommandServer:
             )
         atexit.register(self._close)
 
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the server; None while it runs."""
+        return self._process.poll()
+
     def run(
         self, request: bytes, input: bytes, timeout: float, merge_output: bool
     ) -> "subprocess.CompletedProcess[bytes]":
@@ -89,6 +94,8 @@ class CommandServer:
         os.write(to_stdin, input)
         os.close(to_stdin)
         out, err, status = _read_to_end([from_stdout, from_stderr, report], timeout)
+        if not status:
+            raise RuntimeError(f"the command server ended with {self._process.wait()}")
         # The report is "PID " when the command has started and "PID CODE" once it has ended.
         pid, code = status.split(b" ")
         if not code:
