@@ -1,5 +1,6 @@
 """A store opened by HTTP URL behaves like a local store."""
 
+import inspect
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from corral import config
 from corral.adapters import process
 from corral.adapters.http_client import RETRY_SECONDS
 from corral.api import Corral
+from corral.api.mail import Mail
 from corral.api.remote import RemoteCorral, repeat_until_result
 from corral.db.database import Database
 from corral.domain.locks.model import Lock, LockState
@@ -67,6 +69,14 @@ def test_letter_goes_through_its_whole_life(either: Corral) -> None:
     assert either.mail.ack(claimed).state == "done"
     assert either.mail.claim("agent:ada", owner="o") == []
     assert either.mail.next_due("agent:ada") is None
+
+
+def test_method_has_the_signature_and_docstring_of_its_declaration(either: Corral) -> None:
+    for method in (either.mail.ack, either.mail.claim):
+        operation = getattr(Mail, method.__name__)
+        assert inspect.signature(method) == inspect.signature(operation)
+        assert (method.__doc__, method.__qualname__) == (operation.__doc__, operation.__qualname__)
+    assert inspect.getsource(either.mail.ack).startswith("def ack(tx: Tx, ")
 
 
 def test_stale_owner_is_rejected(either: Corral, clock: ManualClock) -> None:

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from corral import config
 from corral.adapters.redaction import Redaction
+from corral.api.executor import LocalExecutor
 from corral.api.lazy_resource import LazyResource
 from corral.db import connect
-from corral.db.database import Database, RedactionCallback
+from corral.db.database import RedactionCallback
 from corral.db.migrations import ensure_schema
 from corral.db.tx import Tx
 from corral.db.types import Listener
@@ -123,11 +124,11 @@ def open(
     config.set_run_identity(identity)
     if identity is None:
         return store
-    from corral.api.permissions import BoundStore
+    from corral.api.permissions import RunStore
 
     database = store._database
     database.actor, database.run_id = identity.actor, identity.run
-    return BoundStore(store, identity)
+    return RunStore(store, identity)
 
 
 def open_service(url: str | None, *, actor: str) -> "Corral":
@@ -163,7 +164,7 @@ def _open(
                 ensure_schema(database, change=may_create)
                 database.refuses_moved = True
             database.redaction = Redaction(_initial_secret_values)
-            return Corral(database)
+            return Corral(LocalExecutor(database))
         except StoreUnavailable as error:
             database.close()
             if error.reason != "moved" or hop == MAX_REDIRECTS - 1:
@@ -240,15 +241,16 @@ class Corral:
     chat: LazyResource["Chat"] = LazyResource("chat", "Chat")
     db: LazyResource["Store"] = LazyResource("store", "Store")
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, executor: LocalExecutor) -> None:
+        self._executor = executor
+        self._database = executor.database
 
     @cached_property
     def internal(self) -> "InternalStore":
         """The operations for supervisors and the daemon. Not for other programs."""
         from corral.api.internal import InternalStore
 
-        return InternalStore(self._database)
+        return InternalStore(self._executor)
 
     def as_actor(self, actor: str, run_id: str | None = None) -> "Corral":
         """Return a view of this store that acts as another actor.
@@ -256,7 +258,7 @@ class Corral:
         Events record the actor and `run_id`, the run of its process. The view need not be closed.
         """
         author = check_text(actor, "The actor", max_bytes=MAX_NAME)
-        return Corral(self._database.as_actor(author, run_id))
+        return Corral(LocalExecutor(self._database.as_actor(author, run_id)))
 
     def transaction(self) -> AbstractContextManager[Tx]:
         """Open a transaction for functions of `corral.domain`; commits at the end of the block."""

@@ -5,7 +5,8 @@ A policy is a part of the operation's declaration (`read`, `write` and `operatio
 everything that they know about an operation from it.
 """
 
-from typing import TYPE_CHECKING, Literal, TypedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 
@@ -37,6 +38,8 @@ class OperationPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Why the operation is not available over HTTP."""
     streamed: str | None = None
     """The route with a streaming response that replaces the generated route."""
+    remote: Callable[..., Any] | None = None
+    """With `streamed`: the function that a remote store calls instead, as a method."""
     reads: bool = False
     """The method changes nothing, so its request is a GET. Implied by `read`."""
     waits: str | None = None
@@ -78,6 +81,7 @@ class PolicyFields(TypedDict, total=False):
 
     local: str
     streamed: str
+    remote: Callable[..., Any]
     reads: bool
     waits: str
     local_arguments: tuple[str, ...]

@@ -30,7 +30,6 @@ from corral.api.catalog import (
     find_declaration,
     list_operations,
 )
-from corral.api.operation import Operation
 from corral.api.policy import OperationPolicy
 from corral.kernel.unset import UNSET
 
@@ -97,7 +96,9 @@ def find_call(resource_name: str, verb: str) -> RemoteCall | None:
     operation = describe_operation(resource_name, verb)
     if operation is None or operation.policy.local or operation.policy.streamed:
         return None
-    return _build_call(operation, find_declaration(resource_name, verb))
+    declaration = find_declaration(resource_name, verb)
+    assert declaration is not None
+    return _build_call(operation, declaration.type_hints())
 
 
 def list_calls() -> list[RemoteCall]:
@@ -106,10 +107,8 @@ def list_calls() -> list[RemoteCall]:
     return [call for call in found if call is not None]
 
 
-def _build_call(operation: OperationInfo, member: Any) -> RemoteCall:
-    function = member.function if isinstance(member, Operation) else member
+def _build_call(operation: OperationInfo, hints: dict[str, Any]) -> RemoteCall:
     policy = operation.policy
-    hints = typing.get_type_hints(function, include_extras=True)
     fields: list[CallField] = []
     positional: list[str] = []
     for parameter in operation.signature.parameters.values():

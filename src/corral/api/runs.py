@@ -1,5 +1,6 @@
 """Operations of `store.runs`."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict, Unpack
 
@@ -7,10 +8,12 @@ from corral.api.operation import Resource, operation, read, write
 from corral.api.policy import Location
 from corral.domain.runs import dispatch as runs_dispatch
 from corral.domain.runs import ops, supervision
-from corral.domain.runs.model import RecoveryResult, Run
+from corral.domain.runs.model import RecoveryResult, Run, RunState
 from corral.services.runs import dispatch, lifecycle
 from corral.services.runs.model import SentInput
 from corral.services.runs.recovery import recover_all
+
+POLL_SECONDS = 0.2
 
 Findings = list[RecoveryResult]
 
@@ -42,6 +45,15 @@ class RunOptions(TypedDict, total=False):
     labels: Sequence[str]
     claimed: bool
     remote: bool
+
+
+def _poll_for_start(runs: "Runs", id: str, *, given_up: Callable[[], bool] | None = None) -> Run:
+    """`Runs.wait_for_start` over HTTP."""
+    while True:
+        run = runs.get(id)
+        if run.state is not RunState.QUEUED or (given_up is not None and given_up()):
+            return run
+        time.sleep(POLL_SECONDS)
 
 
 class Runs(Resource):
@@ -105,7 +117,7 @@ class Runs(Resource):
         """
         return dispatch.start_queued(self._database)
 
-    @operation(streamed="GET /api/runs/ID, repeatedly")
+    @operation(streamed="GET /api/runs/ID, repeatedly", remote=_poll_for_start)
     def wait_for_start(self, id: str, *, given_up: Callable[[], bool] | None = None) -> Run:
         """Wait until a supervisor has taken a queued run, or `given_up()` is true."""
         return lifecycle.wait_for_start(self._database, id, given_up=given_up)

@@ -43,17 +43,17 @@ class Store(Resource):
     @property
     def url(self) -> str:
         """The URL of the store, without its password."""
-        return self._database.url
+        return self._executor.url
 
     @property
     def engine(self) -> str:
         """The database engine: `sqlite` or `postgresql`."""
-        return self._database.engine
+        return self._executor.engine
 
     @property
     def path(self) -> Path | None:
-        """The file of a SQLite store; None for PostgreSQL."""
-        return getattr(self._database, "path", None)
+        """The file of a SQLite store; None for PostgreSQL and over HTTP."""
+        return self._executor.path
 
     @property
     def part_of(self) -> str | None:

@@ -110,7 +110,7 @@ class Tasks(Resource):
     @cached_property
     def _checks(self) -> InternalTasks:
         """The steps of a check: a process inside a run must not conclude one by itself."""
-        return InternalTasks(self._database)
+        return InternalTasks(self._executor)
 
     def _check(self, task: Task) -> Task:
         from corral.adapters.checks import run_check
