@@ -17,6 +17,7 @@ from corral.api.catalog import (
     list_operations,
     resource_class,
     resource_classes,
+    resource_names,
 )
 from corral.api.internal import InternalStore
 from corral.api.mail import Mail
@@ -95,13 +96,25 @@ def test_every_argument_in_a_policy_exists() -> None:
     for row in ROWS:
         policy = row.policy
         location = () if policy.location is None else (policy.location.argument,)
-        others = (name for name in (policy.waits, policy.time_limit) if name is not None)
-        named = {*policy.actor, *policy.local_arguments, *location, *others}
-        assert named <= parameters(row), row.name
+        single = (policy.waits, policy.time_limit, policy.subject)
+        others = {name for name in single if name is not None}
+        named = {*policy.actor, *policy.local_arguments, *policy.server_arguments, *policy.paths}
+        assert named | {*policy.objects, *location} | others <= parameters(row), row.name
+
+
+def test_every_object_argument_names_a_resource() -> None:
+    attributes = {attribute for row in ROWS for attribute in row.policy.objects.values()}
+    assert attributes <= {*resource_names()}
+
+
+def test_arguments_that_the_server_adds_are_not_in_the_request() -> None:
+    for row in ROWS:
+        assert row.policy.server_arguments.keys() <= row.policy.local_arguments.keys(), row.name
 
 
 def test_properties_of_a_request_belong_to_operations_with_a_request() -> None:
-    fields = ("waits", "local_arguments", "location", "slow", "returns_secret", "agent")
+    fields = ("waits", "local_arguments", "server_arguments", "paths", "location", "slow")
+    fields += ("returns_secret", "agent", "objects", "subject")
     for row in ROWS:
         if row.policy.local is not None or row.policy.streamed is not None:
             assert [name for name in fields if getattr(row.policy, name)] == [], row.name
@@ -109,6 +122,7 @@ def test_properties_of_a_request_belong_to_operations_with_a_request() -> None:
 
 def test_internal_operations_have_no_properties_of_a_request() -> None:
     fields = ("local", "streamed", "waits", "local_arguments", "location", "slow", "agent")
+    fields += ("server_arguments", "paths", "objects", "subject")
     for row in INTERNAL:
         assert [name for name in fields if getattr(row.policy, name)] == [], row.name
 

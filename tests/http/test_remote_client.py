@@ -124,6 +124,15 @@ def test_internal_operations_are_local(remote: Corral) -> None:
         _ = remote.runs.heartbeat
 
 
+def test_local_argument_with_an_effect_is_refused(remote: Corral, tmp_path: Path) -> None:
+    project = remote.projects.register(tmp_path).id
+    with pytest.raises(Refused, check=because("local_only")):
+        remote.locks.acquire(project, "x", "ada", wait=True)
+    with pytest.raises(Refused, check=because("local_only")):
+        remote.runs.start(command=["true"], project=project, claimed=True)
+    assert remote.locks.acquire(project, "x", "ada", wait=False).path == "x"
+
+
 def test_lists_are_pages(either: Corral) -> None:
     for n in range(5):
         either.mail.put("queue:q", n)
@@ -228,12 +237,12 @@ def test_unlimited_wait_for_a_lock_outlives_one_request(
 
 def test_unlimited_wait_continues_after_an_empty_result() -> None:
     results = iter([[], [], ["a letter"]])
-    wait = repeat_until_result("wait_ms", lambda **_: next(results))
+    wait = repeat_until_result("wait_ms", lambda **_: next(results), default=0)
     assert wait(wait_ms=None) == ["a letter"]
 
 
 def test_limited_wait_ends_with_an_empty_result() -> None:
-    assert repeat_until_result("wait_ms", lambda **_: [])(wait_ms=10) == []
+    assert repeat_until_result("wait_ms", lambda **_: [], default=0)(wait_ms=10) == []
 
 
 def test_waiting_claim_is_woken(either: Corral, store: Corral) -> None:

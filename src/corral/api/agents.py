@@ -35,6 +35,8 @@ class Agents(Resource):
     """
 
     noun = "agent"
+    subjects = ("agent",)
+    are_in_projects = False
 
     create = write(_updating_groups(ops.create), people_only=True)
     get = read(ops.get, agent=rules.only_self)

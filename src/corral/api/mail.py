@@ -31,6 +31,8 @@ class Mail(Resource):
     """
 
     noun = "mail"
+    subjects = ("letter", "id")
+    are_in_projects = False  # an agent has the same mailbox in all projects
 
     put = write(
         ops.put_by_caller,
@@ -120,7 +122,11 @@ class Mail(Resource):
         pages = self._all if all else self._waiting
         return pages(mailbox=mailbox, after=after, limit=limit)
 
-    @operation(actor=("agent",), agent=rules.request_as_self)
+    @operation(
+        actor=("agent",),
+        agent=rules.request_as_self,
+        objects={"run": "runs", "session": "sessions"},
+    )
     def write(
         self,
         agent: str,
@@ -160,7 +166,7 @@ class Mail(Resource):
         )
         return _refuse_beyond_limit(result)
 
-    @operation(agent=rules.read_own_letters)
+    @operation(agent=rules.read_own_letters, objects={"run": "runs"})
     def read_by(self, letters: Sequence[str], *, run: str) -> LetterChains:
         """Record that a run has read letters; returns the chains of those from agents."""
         from corral.domain.chat.conversations import agent_mail

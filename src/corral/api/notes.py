@@ -39,6 +39,7 @@ class Notes(Resource):
     """
 
     noun = "note"
+    subjects = ("note",)
 
     add = write(
         _indexed(ops.add), actor=("source",), agent=rules.as_source, agent_or_project="project"

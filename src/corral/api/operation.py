@@ -49,6 +49,11 @@ class Resource:
 
     noun = ""
     """The noun in the command line, in HTTP paths and in events."""
+    subjects: tuple[str, ...] = ()
+    """The names of the argument that identifies one record of this noun. The first argument of an
+    operation, if it has such a name, is part of the path of its request."""
+    are_in_projects = True
+    """Whether a token that is limited to a project may name only records of that project."""
 
     def __init__(self, executor: "Executor", attribute: str = "") -> None:
         self._executor = executor

@@ -45,6 +45,7 @@ class Outputs(Resource):
     """
 
     noun = "output"
+    subjects = ("run_id",)
 
     get = read(ops.get, mode="one")
     log = write(ops.add_log_line, mode="one")

@@ -31,6 +31,7 @@ class Races(Resource):
     """
 
     noun = "race"
+    subjects = ("race", "id")
 
     _start = write(ops.start)
     _next = write(ops.next_round)

@@ -139,7 +139,8 @@ class HttpExecutor(Executor):
             raise AttributeError(name)
         method: Callable[..., R] = _make_request(self.client, operation, call)
         if policy.waits is not None:
-            method = repeat_until_result(policy.waits, method)
+            default = next(field.default for field in call.fields if field.name == policy.waits)
+            method = repeat_until_result(policy.waits, method, default=default)
         return operation.describe(method)
 
 
@@ -177,15 +178,17 @@ def _make_request(
     return request
 
 
-def repeat_until_result(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def repeat_until_result(
+    name: str, method: Callable[..., Any], *, default: int | None
+) -> Callable[..., Any]:
     """Repeat a bounded request until it has a result or the caller's own time is over.
 
-    `name` is the argument with that time.
+    `name` is the argument with that time in milliseconds; None: there is no limit.
     """
 
     def wait(*args: Any, **kwargs: Any) -> Any:
-        asked = kwargs.get(name, None if name == "timeout_ms" else 0)
-        ends = None if asked is None else time.monotonic() + asked / 1_000
+        wait_ms = kwargs.get(name, default)
+        ends = None if wait_ms is None else time.monotonic() + wait_ms / 1_000
         while True:
             left = MAX_WAIT_MS if ends is None else round((ends - time.monotonic()) * 1_000)
             is_last_request = ends is not None and left <= MAX_WAIT_MS
@@ -204,15 +207,12 @@ def repeat_until_result(name: str, method: Callable[..., Any]) -> Callable[..., 
 
 def _encode_arguments(call: RemoteCall, given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments as JSON values: records by their ids, with their fence."""
-    if given.pop("claimed", False):
-        raise Refused(
-            "A run in the foreground cannot be started over HTTP. Run the command on the machine "
-            "of the store, or start it from the dashboard.",
-            reason="local_only",
-        )
     known = {field.name: field for field in call.fields}
     sent: dict[str, Any] = {}
     for name, value in given.items():
+        if name in call.policy.local_arguments:
+            _refuse_local_argument(call, name, value)
+            continue
         if name not in known:
             raise TypeError(f"{call.name} has no argument {name!r}")
         if value is UNSET:
@@ -221,11 +221,24 @@ def _encode_arguments(call: RemoteCall, given: dict[str, Any]) -> dict[str, Any]
             if "fence" in known and given.get("fence") is None and hasattr(value, "fence"):
                 sent["fence"] = value.fence
             value = value.id
-        sent[name] = os.path.abspath(value) if name == "dir" and value is not None else value
+        is_path = name in call.policy.paths and value is not None
+        sent[name] = os.path.abspath(value) if is_path else value
     missing = [field.name for field in call.fields if field.required and field.name not in sent]
     if missing:
         raise TypeError(f"{call.name} needs {', '.join(missing)}")
     return sent
+
+
+def _refuse_local_argument(call: RemoteCall, name: str, value: object) -> None:
+    """Raise Refused for an argument that HTTP cannot express, unless it has no effect."""
+    if value:
+        raise Refused(
+            f"{name} of {call.name} is not available over HTTP: "
+            f"{call.policy.local_arguments[name]}.",
+            call=call.name,
+            argument=name,
+            reason="local_only",
+        )
 
 
 def encode_query(given: dict[str, Any]) -> str:

@@ -64,6 +64,7 @@ class Runs(Resource):
     """
 
     noun = "run"
+    subjects = ("run", "id")
 
     get = read(ops.get)
     by_pid = read(ops.find_by_pid, mode="one")
@@ -79,7 +80,15 @@ class Runs(Resource):
 
     # -- starting --------------------------------------------------------------------------------
 
-    @operation(local_arguments=("claimed", "remote"), location=Location("project", required=False))
+    @operation(
+        local_arguments={
+            "claimed": "a run in the foreground needs the terminal of the machine of the store",
+            "remote": "the server sets it",
+        },
+        server_arguments={"remote": True},
+        paths=("dir",),
+        location=Location("project", required=False),
+    )
     def start(self, **options: Unpack[RunOptions]) -> Run:
         """Queue a run of an agent with a prompt, or of a command.
 
@@ -94,7 +103,15 @@ class Runs(Resource):
             lambda tx: request.request_run(tx, request.RunRequest(**options))
         )
 
-    @operation(local_arguments=("claimed", "remote"), location=Location("project", required=False))
+    @operation(
+        local_arguments={
+            "claimed": "a run in the foreground needs the terminal of the machine of the store",
+            "remote": "the server sets it",
+        },
+        server_arguments={"remote": True},
+        paths=("dir",),
+        location=Location("project", required=False),
+    )
     def resume(self, id: str, **options: Unpack[RunOptions]) -> Run:
         """Queue a run that continues a run or a session, with its agent, conversation and limits.
 

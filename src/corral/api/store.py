@@ -85,7 +85,9 @@ class Store(Resource):
 
         return [*self._database.check(thorough=False), check_schema(self._database)]
 
-    @operation(reads=True, local_arguments=("on_progress",), slow=True)
+    @operation(
+        reads=True, local_arguments={"on_progress": "a request returns only its result"}, slow=True
+    )
     def verify(self, *, on_progress: Progress | None = None) -> list[Finding]:
         """Check every page and row, and the files of this machine that rows refer to.
 

@@ -391,9 +391,7 @@ def _resolve_records(call: RemoteCall, store: Corral, arguments: dict[str, Any])
         project = resolved.get(location.argument)
         if project is not None and not os.path.isabs(project):
             resolved[location.argument] = store.projects.get(project).id
-        if not location.required:
-            resolved["remote"] = True
-    return resolved
+    return {**resolved, **call.policy.server_arguments}
 
 
 def _read_idempotency_key(
