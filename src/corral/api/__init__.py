@@ -11,7 +11,8 @@ renderer of transcripts. A store may be shared between threads. Modules are impo
 attribute is first used. Errors are subclasses of `CorralError`.
 """
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +29,7 @@ from corral.db.tx import Tx
 from corral.db.types import Listener
 from corral.kernel.clock import Clock
 from corral.kernel.errors import StoreUnavailable
+from corral.kernel.identity import CallerIdentity, identify_actor
 from corral.kernel.validation import MAX_NAME, check_text
 
 if TYPE_CHECKING:
@@ -111,17 +113,35 @@ def open(
         from corral.api.remote import RemoteCorral
 
         return RemoteCorral(text, token or config.token())
-    store = _open(text, actor=actor, clock=clock, create=create, upgrade=upgrade, probe=probe)
+    store = _open(
+        text,
+        config.identify_caller(os.environ),
+        actor=actor,
+        clock=clock,
+        create=create,
+        upgrade=upgrade,
+        probe=probe,
+    )
     if upgrade:
-        return store  # the schema may be too old for the queries below
+        return store  # the schema may be too old for the queries that find the run
+    return _identify(store, os.environ)
+
+
+def open_for_caller(url: str | None, environment: Mapping[str, str]) -> "Corral":
+    """Open a store for another process, which this one is a child of, by its variables."""
+    store = _open(config.store_url(url), config.identify_caller(environment))
+    return _identify(store, environment)
+
+
+def _identify(store: "Corral", environment: Mapping[str, str]) -> "Corral":
+    """Return the store as this process sees it: with checks, if it is inside a run."""
     try:
         from corral.services.identity import find_identity
 
-        identity = find_identity(store._database)
+        identity = find_identity(store._database, environment)
     except BaseException:
         store.close()
         raise
-    config.set_run_identity(identity)
     if identity is None:
         return store
     from corral.api.permissions import RunStore
@@ -136,19 +156,20 @@ def open_service(url: str | None, *, actor: str) -> "Corral":
 
     It acts as `actor` even if a process inside a run started it.
     """
-    return _open(config.store_url(url), actor=actor)
+    return _open(config.store_url(url), identify_actor(actor))
 
 
 def _open(
     text: str,
+    caller: CallerIdentity,
     *,
-    actor: str | None,
+    actor: str | None = None,
     clock: Clock | None = None,
     create: bool = True,
     upgrade: bool = False,
     probe: "Probe | None" = None,
 ) -> "Corral":
-    author = check_text(actor or config.actor(), "The actor", max_bytes=MAX_NAME)
+    author = check_text(actor or caller.actor, "The actor", max_bytes=MAX_NAME)
     moved_from: str | None = None
     for hop in range(MAX_REDIRECTS):
         # Never create a moved store at its new location: it would be empty.
@@ -164,7 +185,7 @@ def _open(
                 ensure_schema(database, change=may_create)
                 database.refuses_moved = True
             database.redaction = Redaction(_initial_secret_values)
-            return Corral(LocalExecutor(database))
+            return Corral(LocalExecutor(database, caller))
         except StoreUnavailable as error:
             database.close()
             if error.reason != "moved" or hop == MAX_REDIRECTS - 1:
@@ -245,6 +266,11 @@ class Corral:
         self._executor = executor
         self._database = executor.database
 
+    @property
+    def caller(self) -> CallerIdentity:
+        """Whom this process acts as: the agent of its run, else what its environment names."""
+        return self._executor.caller
+
     @cached_property
     def internal(self) -> "InternalStore":
         """The operations for supervisors and the daemon. Not for other programs."""
@@ -258,7 +284,8 @@ class Corral:
         Events record the actor and `run_id`, the run of its process. The view need not be closed.
         """
         author = check_text(actor, "The actor", max_bytes=MAX_NAME)
-        return Corral(LocalExecutor(self._database.as_actor(author, run_id)))
+        caller = identify_actor(author, run_id)
+        return Corral(LocalExecutor(self._database.as_actor(author, run_id), caller))
 
     def transaction(self) -> AbstractContextManager[Tx]:
         """Open a transaction for functions of `corral.domain`; commits at the end of the block."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from corral.api.operation import Expiry, Operation, Resource
     from corral.db.database import Database
+    from corral.kernel.identity import CallerIdentity
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,6 +26,9 @@ R = TypeVar("R")
 
 class Executor(ABC):
     """Performs the operations of an open store."""
+
+    caller: "CallerIdentity"
+    """Whom the process acts as."""
 
     @property
     @abstractmethod
@@ -63,8 +67,9 @@ class Executor(ABC):
 class LocalExecutor(Executor):
     """Performs operations in this process, without checks: for people and for Corral itself."""
 
-    def __init__(self, database: "Database") -> None:
+    def __init__(self, database: "Database", caller: "CallerIdentity") -> None:
         self._database = database
+        self.caller = caller
 
     @property
     def database(self) -> "Database":

@@ -96,7 +96,8 @@ def _perform_workflow(
         idempotency.discard(tx, key.token_id, key.key)
 
     watched = CommitWatch(database)
-    watching = type(resource)(LocalExecutor(cast(Database, watched)), resource._attribute)
+    executor = LocalExecutor(cast(Database, watched), resource._executor.caller)
+    watching = type(resource)(executor, resource._attribute)
     try:
         body = encode(operation.function(watching, **arguments))
     except CorralError as error:

@@ -23,7 +23,7 @@ from corral.api.operation import Operation, Resource
 from corral.api.policy import OperationPolicy, RunRule
 from corral.db.tx import Tx
 from corral.kernel.errors import Refused
-from corral.kernel.identity import RunIdentity
+from corral.kernel.identity import RunIdentity, identify_actor
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,7 +59,7 @@ class RunStore(Corral):
     def as_service(self, actor: str) -> Corral:
         """Return the store for Corral's own work, after the run's request was accepted."""
         self._database.actor, self._database.run_id = actor, None
-        return Corral(LocalExecutor(self._database))
+        return Corral(LocalExecutor(self._database, identify_actor(actor)))
 
     def _not_a_person(self, what: str) -> Refused:
         return Refused(f"{_describe_process(self.identity)} cannot {what}.", run=self.identity.run)
@@ -73,7 +73,7 @@ class RunExecutor(LocalExecutor):
 
     def __init__(self, store: Corral, identity: RunIdentity) -> None:
         """`store` is the same store without checks."""
-        super().__init__(store._database)
+        super().__init__(store._database, identity.caller)
         self.store = store
         self.identity = identity
         self.writable_sessions: defaultdict[str, set[str]] = defaultdict(set)

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from corral import config
 from corral.adapters.http_client import DaemonClient
 from corral.api import Corral, T
 from corral.api.executor import Executor
@@ -108,6 +109,7 @@ class HttpExecutor(Executor):
     path = None
 
     def __init__(self, client: DaemonClient, engine: str) -> None:
+        self.caller = config.identify_caller(os.environ)
         self.client = client
         self._engine = engine
 

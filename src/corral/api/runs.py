@@ -100,7 +100,9 @@ class Runs(Resource):
         from corral.services.runs import request
 
         return self._database.write(
-            lambda tx: request.request_run(tx, request.RunRequest(**options))
+            lambda tx: request.request_run(
+                tx, request.RunRequest(**options), caller_run=self._executor.caller.run
+            )
         )
 
     @operation(
@@ -121,7 +123,9 @@ class Runs(Resource):
         from corral.services.runs import request, resumption
 
         return self._database.write(
-            lambda tx: resumption.resume_run(tx, id, request.RunRequest(**options))
+            lambda tx: resumption.resume_run(
+                tx, id, request.RunRequest(**options), caller_run=self._executor.caller.run
+            )
         )
 
     @operation(slow=True)

@@ -2,7 +2,6 @@
 
 import click
 
-from corral.cli import identity
 from corral.cli.click_classes import CommandGroup, option, paging_options
 from corral.cli.context import App, Columns, pass_app
 from corral.cli.render import format_age
@@ -36,10 +35,10 @@ def report(
     """Report your progress."""
     progress = app.store.progress.report(
         summary,
-        agent=identity.required_agent(agent),
+        agent=app.require_agent(agent),
         percent=percent,
         task=task,
-        run=identity.run(),
+        run=app.caller.run,
     )
     app.report("Progress recorded.", progress)
 

@@ -2,8 +2,6 @@
 
 import click
 
-from corral import config
-from corral.cli import identity
 from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.context import App, Columns, pass_app
 from corral.cli.parameters import parse_pairs, read_body
@@ -47,11 +45,11 @@ def ask(
         name: read_body(value, False) for name, value in parse_pairs(arguments, "argument").items()
     }
     request = app.store.host_requests.ask(
-        identity.required_agent(agent),
+        app.require_agent(agent),
         action,
         values,
-        run=config.run_id(),
-        session=config.session_id(),
+        run=app.caller.run,
+        session=app.caller.session,
         key=key,
     )
     if request.state == "done":
