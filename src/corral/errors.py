@@ -8,6 +8,7 @@ from corral.kernel.errors import (
     IllegalMove,
     Invalid,
     NotFound,
+    NotYet,
     Refused,
     StoreUnavailable,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "IllegalMove",
     "Invalid",
     "NotFound",
+    "NotYet",
     "Refused",
     "StoreUnavailable",
 ]

@@ -21,7 +21,7 @@ from corral.api.catalog import (
 )
 from corral.api.internal import InternalStore
 from corral.api.mail import Mail
-from corral.api.operation import Operation, find_operation
+from corral.api.operation import Operation, Resource, find_operation
 from corral.api.policy import OperationPolicy, PolicyFields
 from corral.api.remote_table import list_calls
 from corral.http.agent_permissions import check_agent_call
@@ -62,8 +62,8 @@ def test_every_public_member_is_an_operation() -> None:
         for name, member in vars(resource).items()
         if not name.startswith("_") and not isinstance(member, Operation)
     }
-    properties = {"db.url", "db.engine", "db.path", "db.part_of"}
-    assert {name for name in others if not name.endswith(".noun")} == properties
+    facts = {f"{attribute}.{name}" for attribute, _ in classes for name in vars(Resource)}
+    assert others - facts == {"db.url", "db.engine", "db.path", "db.part_of"}
 
 
 def test_remote_form_of_a_stream_has_the_same_arguments() -> None:

@@ -47,9 +47,9 @@ class Decisions(Resource):
 
     @operation(reads=True, waits="timeout_ms", agent=rules.only_own_decision)
     def wait(self, decision: str, *, timeout_ms: int | None = None) -> Decision:
-        """Wait until a decision is confirmed, rejected or dismissed; raises Refused on timeout.
+        """Wait until a decision is confirmed, rejected or dismissed.
 
-        A decision that needs no confirmation is returned at once.
+        Raises NotYet after `timeout_ms`. A decision that needs no confirmation is returned at once.
         """
         current = self.get(decision)
         if current.state is DecisionState.RECORDED:

@@ -90,7 +90,7 @@ class Locks(Resource):
     def wait(self, lock: str, *, timeout_ms: int | None = None) -> Lock:
         """Wait until a queued lock is granted and keep its queue position meanwhile.
 
-        Raises Refused after `timeout_ms`, and Held when the queue position was lost.
+        Raises NotYet after `timeout_ms`, and Held when the queue position was lost.
         """
         return acquisition.wait_for_lock(self._database, lock, timeout_ms=timeout_ms)
 

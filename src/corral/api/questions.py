@@ -36,9 +36,10 @@ class Questions(Resource):
 
     @operation(reads=True, waits="timeout_ms", agent=rules.only_own_question)
     def wait(self, question: str, *, timeout_ms: int | None = None) -> Question:
-        """Wait until a question is answered, expired or withdrawn; raises Refused on timeout.
+        """Wait until a question is answered, expired or withdrawn.
 
-        Call `acknowledge` afterwards; otherwise the asker also gets the answer as a letter.
+        Raises NotYet after `timeout_ms`. Call `acknowledge` afterwards; otherwise the asker also
+        gets the answer as a letter.
         """
         id = self.get(question).id
         return wait_until_ended(self._database, lambda: self.get(id), timeout_ms)

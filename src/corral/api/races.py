@@ -220,9 +220,12 @@ class Races(Resource):
         race_processes.start_driver(self._database.address, current.id)
         return True
 
-    @operation(reads=True, waits="timeout_ms")
+    @operation(waits="timeout_ms")
     def wait(self, race: str, *, timeout_ms: int | None = None) -> Race:
-        """Drive a race until it has ended or a person has to choose; raises Refused on timeout."""
+        """Drive a race until it has ended or a person has to choose.
+
+        Raises NotYet after `timeout_ms`.
+        """
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
         with self._database.listener() as listener:
             while True:

@@ -196,10 +196,18 @@ class Runs(Resource):
             self._database, id, reason=reason, grace_period_ms=grace_period_ms
         )
 
-    @operation(reads=True, waits="timeout_ms")
-    def wait(self, id: str, *, timeout_ms: int | None = None) -> Run:
-        """Wait until a run has ended and return it; raises Refused after `timeout_ms`."""
-        return lifecycle.wait_for_run(self._database, id, timeout_ms=timeout_ms)
+    @operation(
+        reads=True,
+        waits="timeout_ms",
+        local_arguments={"upkeep": "the daemon does that work"},
+        server_arguments={"upkeep": False},
+    )
+    def wait(self, id: str, *, timeout_ms: int | None = None, upkeep: bool = True) -> Run:
+        """Wait until a run has ended and return it; raises NotYet after `timeout_ms`.
+
+        With `upkeep`, a dead supervisor is detected and queued runs are started meanwhile.
+        """
+        return lifecycle.wait_for_run(self._database, id, timeout_ms=timeout_ms, upkeep=upkeep)
 
     @operation()
     def refresh(self, run: Run) -> Run:

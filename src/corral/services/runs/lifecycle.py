@@ -108,8 +108,14 @@ def stop_run(
     return run
 
 
-def wait_for_run(database: "Database", id: str, *, timeout_ms: int | None = None) -> Run:
-    """Wait until a run has ended; raises NotYet after `timeout_ms`."""
+def wait_for_run(
+    database: "Database", id: str, *, timeout_ms: int | None = None, upkeep: bool = True
+) -> Run:
+    """Wait until a run has ended; raises NotYet after `timeout_ms`.
+
+    With `upkeep`, a dead supervisor is detected and queued runs are started meanwhile. Without it,
+    nothing is written.
+    """
     deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
     checked_at = time.monotonic()
     with database.listener() as listener:
@@ -119,7 +125,7 @@ def wait_for_run(database: "Database", id: str, *, timeout_ms: int | None = None
             if left <= 0:
                 raise NotYet(f"{run.id} is still {run.state}.", id=run.id, state=run.state)
             listener.wait(min(left, MAX_SLEEP))
-            if time.monotonic() - checked_at > MAX_SLEEP:
+            if upkeep and time.monotonic() - checked_at > MAX_SLEEP:
                 # The supervisor may have died, or the process that should start the run.
                 recovery.check_run(database, run)
                 if run.state is RunState.QUEUED and run.due_at <= database.clock.now():
