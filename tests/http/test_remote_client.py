@@ -3,7 +3,7 @@
 import inspect
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,6 +38,8 @@ from tests.support.home import SECONDS
 from tests.support.http_server import HttpServer, closed_port, run_http_server
 from tests.support.run_factories import held, queued, running
 from tests.support.store import rows, walk
+
+SECRET = "sk-ant-api03-" + "a1B2" * 23
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -301,6 +303,40 @@ def test_invalid_token_invalid_url_and_no_daemon_are_distinct(http_server: HttpS
     with closed_port() as port, pytest.raises(StoreUnavailable) as caught:
         corral.open(f"http://127.0.0.1:{port}", token="x")
     assert caught.value.reason == "unreachable"
+
+
+def test_arguments_of_a_local_store_are_refused_over_http(http_server: HttpServer) -> None:
+    arguments = ({"actor": "user:x"}, {"clock": ManualClock()}, {"upgrade": True}, {"probe": print})
+    for options in arguments:
+        with pytest.raises(Invalid, check=because("local_only")):
+            corral.open(http_server.url, token=http_server.token, **options)
+
+
+def test_methods_of_a_local_store_are_refused_over_http(remote: Corral) -> None:
+    calls: list[Callable[[], object]] = [
+        remote.stop_waiting,
+        remote.transaction,
+        lambda: remote.act_as("user:x"),
+        lambda: remote.as_service("supervisor"),
+        lambda: remote.clean("text"),
+        lambda: remote.db.part_of,
+        lambda: remote.run_of_process([]),
+        lambda: remote.server_timeout(1),
+    ]
+    for call in calls:
+        with pytest.raises(Refused, check=because("local_only")):
+            call()
+
+
+def test_redactions_are_reported_to_the_thread_that_wrote(remote: Corral) -> None:
+    reported: list[str] = []
+    with remote.report_redactions(reported.extend):
+        writer = threading.Thread(target=lambda: remote.mail.put("queue:q", SECRET))
+        writer.start()
+        writer.join(SECONDS)
+        assert reported == []
+        remote.mail.put("queue:q", SECRET)
+    assert reported == ["letters.body"]
 
 
 def test_token_is_read_from_the_environment(

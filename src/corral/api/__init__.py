@@ -22,13 +22,13 @@ from corral import config
 from corral.adapters.redaction import Redaction
 from corral.api.executor import LocalExecutor
 from corral.api.lazy_resource import LazyResource
-from corral.db import connect
+from corral.db import connect as connect_database
 from corral.db.database import RedactionCallback
 from corral.db.migrations import ensure_schema
 from corral.db.tx import Tx
 from corral.db.types import Listener
 from corral.kernel.clock import Clock
-from corral.kernel.errors import StoreUnavailable
+from corral.kernel.errors import Invalid, StoreUnavailable
 from corral.kernel.identity import CallerIdentity, identify_actor
 from corral.kernel.validation import MAX_NAME, check_text
 
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from corral.api.projects import Projects
     from corral.api.questions import Questions
     from corral.api.races import Races
+    from corral.api.remote import RemoteCorral
     from corral.api.runs import Runs
     from corral.api.schedules import Schedules, Timers
     from corral.api.search import Search
@@ -101,7 +102,8 @@ def open(
     StoreUnavailable, with a reason, when the store is missing, damaged or not reachable.
 
     With the URL of a daemon (`http://…`), every call is a request to it, authenticated by `token`
-    (default: `$CORRAL_TOKEN`).
+    (default: `$CORRAL_TOKEN`), and the arguments of a local store raise Invalid. `connect` does the
+    same.
 
     `actor` is the author of changes in the event log. A process inside a run of the store always
     acts as the agent of that run, and operations for people raise Refused; see
@@ -110,9 +112,14 @@ def open(
     """
     text = f"sqlite:///{url.absolute()}" if isinstance(url, Path) else config.store_url(url)
     if config.is_remote(text):
-        from corral.api.remote import RemoteCorral
-
-        return RemoteCorral(text, token or config.token())
+        local = {"actor": actor, "clock": clock, "upgrade": upgrade or None, "probe": probe}
+        if given := [name for name, value in local.items() if value is not None]:
+            raise Invalid(
+                f"{', '.join(given)} cannot be set for a store that is opened over HTTP. The token "
+                "determines the actor, and the daemon the rest.",
+                reason="local_only",
+            )
+        return connect(text, token=token)
     store = _open(
         text,
         config.identify_caller(os.environ),
@@ -129,8 +136,10 @@ def open(
 
 def open_for_caller(url: str | None, environment: Mapping[str, str]) -> "Corral":
     """Open a store for another process, which this one is a child of, by its variables."""
-    store = _open(config.store_url(url), config.identify_caller(environment))
-    return _identify(store, environment)
+    text = config.store_url(url)
+    if config.is_remote(text):
+        return connect(text)
+    return _identify(_open(text, config.identify_caller(environment)), environment)
 
 
 def _identify(store: "Corral", environment: Mapping[str, str]) -> "Corral":
@@ -149,6 +158,17 @@ def _identify(store: "Corral", environment: Mapping[str, str]) -> "Corral":
     database = store._database
     database.actor, database.run_id = identity.actor, identity.run
     return RunStore(store, identity)
+
+
+def connect(url: str, *, token: str | None = None) -> "RemoteCorral":
+    """Open the store that a daemon serves at a URL (`http://…`).
+
+    Every call is a request, authenticated by `token` (default: `$CORRAL_TOKEN`). Operations and
+    methods that need the machine of the store raise Refused.
+    """
+    from corral.api.remote import RemoteCorral
+
+    return RemoteCorral(url, token or config.token())
 
 
 def open_service(url: str | None, *, actor: str) -> "Corral":
@@ -175,7 +195,9 @@ def _open(
         # Never create a moved store at its new location: it would be empty.
         may_create = create and hop == 0
         try:
-            database = connect(text, actor=author, clock=clock, create=may_create, probe=probe)
+            database = connect_database(
+                text, actor=author, clock=clock, create=may_create, probe=probe
+            )
         except StoreUnavailable as error:
             if error.reason == "missing" and moved_from is not None and error.details.get("path"):
                 raise _lost_after_move(moved_from, error.details["path"]) from None

@@ -46,6 +46,11 @@ class RemoteCorral(Corral):
         self._executor: Any = HttpExecutor(self._client, server_info["engine"])
 
     @property
+    def _database(self) -> Any:  # type: ignore[override]
+        """Raise Refused: what needs the database needs the machine of the store."""
+        return self._executor.database
+
+    @property
     def internal(self) -> NoReturn:
         raise Refused(
             "Internal operations are not available over HTTP: they are for supervisors and the "
@@ -71,11 +76,12 @@ class RemoteCorral(Corral):
 
     @contextmanager
     def report_redactions(self, callback: RedactionCallback) -> Iterator[None]:
-        previous, self._client.on_redaction = self._client.on_redaction, callback
+        thread = self._client.thread
+        previous, thread.on_redaction = thread.on_redaction, callback
         try:
             yield
         finally:
-            self._client.on_redaction = previous
+            thread.on_redaction = previous
 
     def redact_known_values_only(self) -> None:
         raise Refused(
