@@ -8,7 +8,6 @@ from corral.kernel.errors import (
     IllegalMove,
     Invalid,
     NotFound,
-    NotYet,
     Refused,
     StoreUnavailable,
 )
@@ -21,7 +20,6 @@ __all__ = [
     "IllegalMove",
     "Invalid",
     "NotFound",
-    "NotYet",
     "Refused",
     "StoreUnavailable",
 ]

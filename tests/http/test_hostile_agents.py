@@ -9,8 +9,8 @@ import pytest
 
 from corral.api import Corral
 from corral.domain.projects.model import Project
-from corral.errors import NotYet
 from corral.http.middleware import body_limits, concurrency
+from corral.kernel.errors import NotYet
 from corral.services.runs import lifecycle
 from tests.http.test_agent_identity import is_forbidden
 from tests.support.home import wait_until
