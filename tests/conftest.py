@@ -15,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import corral
-from corral import config
 from corral.api import Corral
 from corral.kernel.clock import ManualClock
 from tests.support import failure_report, full_disk
@@ -130,7 +129,6 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("USER", "tester")
-    config.set_run_identity(None)  # an earlier test may have opened a store inside a run
 
 
 @pytest.fixture(scope="session")

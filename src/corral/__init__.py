@@ -11,14 +11,15 @@ if TYPE_CHECKING:
 
     from corral import errors as errors
     from corral.api import Corral as Corral
+    from corral.api import connect as connect
     from corral.api import open as open
 
 __version__ = "0.1.0"
-__all__ = ["Corral", "__version__", "errors", "open"]
+__all__ = ["Corral", "__version__", "connect", "errors", "open"]
 
 
 def __getattr__(name: str) -> "Any":
-    if name in ("Corral", "open"):
+    if name in ("Corral", "connect", "open"):
         from corral import api
 
         return getattr(api, name)

@@ -1,4 +1,4 @@
-"""The configuration of this process: home folder, private files, store URL, actor and mailbox."""
+"""The configuration of this process: home folder, private files, store URL and caller."""
 
 import os
 import sys
@@ -6,7 +6,9 @@ from pathlib import Path
 
 TYPE_CHECKING = False  # `typing` takes longer to load than all of this
 if TYPE_CHECKING:
-    from corral.kernel.identity import RunIdentity
+    from collections.abc import Mapping
+
+    from corral.kernel.identity import CallerIdentity
 
 
 def home() -> Path:
@@ -88,52 +90,23 @@ def is_remote(url: str) -> bool:
     return url.startswith(("http://", "https://"))
 
 
-_run_identity: "RunIdentity | None" = None
+def identify_caller(environment: "Mapping[str, str]") -> "CallerIdentity":
+    """Return the agent, session and run that the variables of a process name, else the user.
 
-
-def set_run_identity(identity: "RunIdentity | None") -> None:
-    """Set the run that this process belongs to, as determined by the store that it opened.
-
-    From then on the `CORRAL_*` variables of the process are ignored.
+    An opened store knows better who the caller is: inside a run, `store.caller` is the run's agent,
+    whatever the variables are.
     """
-    global _run_identity
-    _run_identity = identity
+    from corral.kernel.identity import CallerIdentity
 
-
-def agent_name() -> str | None:
-    """Return the agent that this process acts as: that of its run, or `$CORRAL_AGENT`."""
-    return _run_identity.agent if _run_identity else os.environ.get("CORRAL_AGENT") or None
-
-
-def session_id() -> str | None:
-    """Return the session of this process's run, if any."""
-    return _run_identity.session if _run_identity else os.environ.get("CORRAL_SESSION") or None
-
-
-def run_id() -> str | None:
-    """Return the run that this process belongs to, if any."""
-    return _run_identity.run if _run_identity else os.environ.get("CORRAL_RUN") or None
-
-
-def owner() -> str:
-    """Return the owner of locks that this process takes: the agent, session or run that Corral
-    started, or the user."""
-    if _run_identity:
-        return _run_identity.owner
-    for name, kind in (("AGENT", "agent"), ("SESSION", "session"), ("RUN", "run")):
-        if value := os.environ.get(f"CORRAL_{name}"):
-            return f"{kind}:{value}"
-    return actor()
-
-
-def actor() -> str:
-    """Return the actor for events: the agent that Corral started, or the user."""
-    if _run_identity:
-        return _run_identity.actor
-    agent = os.environ.get("CORRAL_AGENT")
-    if agent:
-        return f"agent:{agent}"
-    return f"user:{user()}"
+    agent, session, run = (
+        environment.get(f"CORRAL_{name}") or None for name in ("AGENT", "SESSION", "RUN")
+    )
+    actor = f"agent:{agent}" if agent else f"user:{user()}"
+    if agent or not (session or run):
+        return CallerIdentity(agent, run, session, actor, actor, actor)
+    mailbox = f"session:{session}" if session else actor
+    owner = f"session:{session}" if session else f"run:{run}"
+    return CallerIdentity(agent, run, session, actor, owner, mailbox)
 
 
 def user() -> str:
@@ -149,15 +122,6 @@ def _account() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
-
-
-def mailbox() -> str:
-    """Return the mailbox of this process: of the agent or session that Corral started, or of the
-    user."""
-    if _run_identity:
-        return _run_identity.mailbox
-    session = session_id()
-    return f"session:{session}" if session and not agent_name() else actor()
 
 
 def token() -> str:

@@ -11,7 +11,6 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from corral import config
 from corral.kernel.errors import CorralError, Held, Invalid, NotFound, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def _handle_tool_event(provider: str, event: str, url: str | None) -> int:
 
 def _acquire_or_refuse(store: "Corral", paths: "Sequence[str]") -> str | None:
     """Lock the files for the edit; return the reason for the agent if one is locked by another."""
-    owner, run = config.owner(), config.run_id()
+    owner, run = store.caller.owner, store.caller.run
     for path in paths:
         try:
             places = store.guard.locate_all(path)
@@ -111,7 +110,7 @@ def _record_touches(store: "Corral", paths: "Sequence[str]") -> int:
             place = store.guard.locate(path)
         except NotFound:
             continue
-        store.locks.touch(place.project.id, place.path, config.owner())
+        store.locks.touch(place.project.id, place.path, store.caller.owner)
     return 0
 
 
@@ -127,7 +126,7 @@ def _handle_git_event(_: str, event: str, url: str | None) -> int:
         return 0
     with _open(url) as store:
         names = [git.decode_name(name) for name in staged]
-        conflicts = store.guard.check_commit(top, names, config.owner(), run=config.run_id())
+        conflicts = store.guard.check_commit(top, names, store.caller.owner, run=store.caller.run)
     for conflict in conflicts[:MAX_SHOWN]:
         sys.stderr.write(f"corral: {conflict.text}\n")
     if len(conflicts) > MAX_SHOWN:

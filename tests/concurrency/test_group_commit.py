@@ -109,7 +109,7 @@ def test_failing_job_does_not_roll_back_other_jobs(
     store: Corral, place: int, error: BaseException
 ) -> None:
     works = make_puts(store, THREADS - 1)
-    works.insert(place, partial(FailingResource(store._database).fail, error))
+    works.insert(place, partial(FailingResource(store._executor).fail, error))
     with run_grouped(store, works) as racers:
         pass
     assert [racer.error for racer in racers if racer.error is not None] == [error]
@@ -267,7 +267,7 @@ def test_interrupted_leader_does_not_lose_the_jobs_of_others(
     def follow_and_free(free: threading.Event) -> "Racer[None]":
         if count_waiting(store) is not None:
             wait_until(lambda: count_waiting(store) == 1, "the main thread waits")
-        follower = Racer(Other(store._database).put)
+        follower = Racer(Other(store._executor).put)
         if count_waiting(store) is not None:
             wait_until(lambda: count_waiting(store) == 2, "the follower waits too")
         free.set()
@@ -287,7 +287,7 @@ class OnceFailing(Resource):
     """A write that puts a letter, and raises an error after one of its calls."""
 
     def __init__(self, store: Corral, body: str, error: BaseException, *, at_call: int) -> None:
-        super().__init__(store._database)
+        super().__init__(store._executor)
         self._body, self._error, self._calls_left = body, error, at_call
 
     def put(self) -> None:

@@ -97,7 +97,7 @@ def test_operation_that_calls_the_api_fails_instead_of_deadlocking(
     class NestedWriter(Resource):
         put_twice = write(put_and_put)
 
-    caller = Racer(NestedWriter(store._database).put_twice).join()
+    caller = Racer(NestedWriter(store._executor).put_twice).join()
     assert isinstance(caller.error, RuntimeError)
     assert "open transaction" in str(caller.error)
     assert store.mail.list().items == []

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import pydoc
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +17,11 @@ from corral.api.catalog import (
     list_operations,
     resource_class,
     resource_classes,
+    resource_names,
 )
 from corral.api.internal import InternalStore
-from corral.api.operation import find_policy
-from corral.api.permissions import argument_names
+from corral.api.mail import Mail
+from corral.api.operation import Operation, Resource, find_operation
 from corral.api.policy import OperationPolicy, PolicyFields
 from corral.api.remote_table import list_calls
 from corral.http.agent_permissions import check_agent_call
@@ -44,20 +46,34 @@ def test_the_permission_checks_know_every_positional_argument() -> None:
                 for parameter in parameters
                 if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
             ]
-            resource = resource_class(row.attribute, owner)
-            assert [*argument_names(resource, row.verb)] == names, row.name
+            declaration = find_operation(resource_class(row.attribute, owner), row.verb)
+            assert declaration is not None
+            bound = declaration.bind_arguments(tuple(range(len(names))), {})
+            assert [*bound] == names, row.name
+            with pytest.raises(TypeError):
+                declaration.bind_arguments(tuple(range(len(names) + 1)), {})
 
 
-def test_every_public_method_is_declared() -> None:
+def test_every_public_member_is_an_operation() -> None:
     classes = [*resource_classes().items(), *resource_classes(InternalStore).items()]
-    undeclared = [
+    others = {
         f"{attribute}.{name}"
         for attribute, resource in classes
         for name, member in vars(resource).items()
-        if not name.startswith("_") and inspect.isroutine(member) and find_policy(member) is None
-        if not isinstance(member, classmethod)
-    ]
-    assert undeclared == []
+        if not name.startswith("_") and not isinstance(member, Operation)
+    }
+    facts = {f"{attribute}.{name}" for attribute, _ in classes for name in vars(Resource)}
+    assert others - facts == {"db.url", "db.engine", "db.path", "db.part_of"}
+
+
+def test_remote_form_of_a_stream_has_the_same_arguments() -> None:
+    for row in PUBLIC:
+        remote = row.policy.remote
+        assert (remote is None) == (row.policy.streamed is None), row.name
+        if remote is not None:
+            signature = inspect.signature(remote)
+            parameters = [*signature.parameters.values()][1:]
+            assert parameters == [*row.signature.parameters.values()], row.name
 
 
 def test_declarations_accept_every_field_of_a_policy() -> None:
@@ -80,13 +96,25 @@ def test_every_argument_in_a_policy_exists() -> None:
     for row in ROWS:
         policy = row.policy
         location = () if policy.location is None else (policy.location.argument,)
-        others = (name for name in (policy.waits, policy.time_limit) if name is not None)
-        named = {*policy.actor, *policy.local_arguments, *location, *others}
-        assert named <= parameters(row), row.name
+        single = (policy.waits, policy.time_limit, policy.subject)
+        others = {name for name in single if name is not None}
+        named = {*policy.actor, *policy.local_arguments, *policy.server_arguments, *policy.paths}
+        assert named | {*policy.objects, *location} | others <= parameters(row), row.name
+
+
+def test_every_object_argument_names_a_resource() -> None:
+    attributes = {attribute for row in ROWS for attribute in row.policy.objects.values()}
+    assert attributes <= {*resource_names()}
+
+
+def test_arguments_that_the_server_adds_are_not_in_the_request() -> None:
+    for row in ROWS:
+        assert row.policy.server_arguments.keys() <= row.policy.local_arguments.keys(), row.name
 
 
 def test_properties_of_a_request_belong_to_operations_with_a_request() -> None:
-    fields = ("waits", "local_arguments", "location", "slow", "returns_secret", "agent")
+    fields = ("waits", "local_arguments", "server_arguments", "paths", "location", "slow")
+    fields += ("returns_secret", "agent", "objects", "subject")
     for row in ROWS:
         if row.policy.local is not None or row.policy.streamed is not None:
             assert [name for name in fields if getattr(row.policy, name)] == [], row.name
@@ -94,6 +122,7 @@ def test_properties_of_a_request_belong_to_operations_with_a_request() -> None:
 
 def test_internal_operations_have_no_properties_of_a_request() -> None:
     fields = ("local", "streamed", "waits", "local_arguments", "location", "slow", "agent")
+    fields += ("server_arguments", "paths", "objects", "subject")
     for row in INTERNAL:
         assert [name for name in fields if getattr(row.policy, name)] == [], row.name
 
@@ -151,3 +180,17 @@ def test_inspect_shows_the_function_without_the_transaction(store: corral.Corral
     assert inspect.getsource(store.mail.ack).startswith("def ack(tx: Tx, ")
     assert store.mail.ack.__module__ == "corral.domain.mail.outcomes"
     assert [*inspect.signature(store.agents.retire).parameters] == ["agent"]
+
+
+def test_inspect_shows_the_method_of_a_workflow(store: corral.Corral) -> None:
+    assert [*inspect.signature(store.mail.read_by).parameters] == ["letters", "run"]
+    assert "def read_by(self" in inspect.getsource(store.mail.read_by)
+    assert store.mail.read_by.__module__ == "corral.api.mail"
+
+
+def test_help_of_a_resource_shows_signatures_and_docstrings() -> None:
+    text = pydoc.plain(pydoc.render_doc(Mail))
+    for operation in (Mail.ack, Mail.claim):
+        assert f" {operation.name}{inspect.signature(operation)}" in text
+        assert operation.__doc__ is not None
+        assert operation.__doc__.partition("\n")[0] in text

@@ -172,7 +172,7 @@ def test_synced_write_does_not_join_an_unsynced_commit(sqlite_store: Corral, dis
         put = write(put_while_a_charge_waits)
 
     def commit_both() -> None:
-        SlowMail(sqlite_store._database).put()
+        SlowMail(sqlite_store._executor).put()
         racers[0].result()
 
     assert is_synced(disk, commit_both)

@@ -5,13 +5,17 @@ from typing import Any
 import msgspec
 import pytest
 
+import corral
 from corral.api import Corral
 from corral.api.idempotency import IdempotencyKey, call_with_key
+from corral.api.operation import Resource, operation
 from corral.db.tx import Tx
 from corral.domain.idempotency import ops as idempotency
 from corral.domain.idempotency import sql
-from corral.errors import Conflict, Invalid
+from corral.domain.mail import ops as mail
+from corral.errors import Conflict, CorralError, Invalid, Refused
 from corral.kernel.clock import DAY, ManualClock
+from corral.kernel.errors import NotYet
 from tests.support.store import raises_without_change, rows, unchanged
 
 ARGUMENTS = {"mailbox": "queue:q", "body": 1}
@@ -82,6 +86,72 @@ def test_interrupted_composed_call_is_not_repeated(store: Corral) -> None:
         "The call 'k' was begun and has no response yet. Retry in a moment; if that does not help, "
         "check its effects before you repeat it under a new key."
     )
+
+
+class FailingWorkflow(Resource):
+    """A workflow that raises an error, perhaps after it has committed a letter."""
+
+    @operation()
+    def run(self, error: CorralError, *, commits: bool) -> None:
+        if commits:
+            self._database.write(lambda tx: mail.put(tx, "queue:q", "kept"))
+        raise error
+
+
+def fail_with_key(store: Corral, error: CorralError, *, commits: bool) -> None:
+    resource = FailingWorkflow(store._executor)
+    arguments = {"error": error, "commits": commits}
+    key = IdempotencyKey("tok_1", "k", "f")
+    call_with_key(resource, "run", arguments, key=key, encode=msgspec.json.encode)
+
+
+def test_workflow_that_failed_after_a_commit_is_not_repeated(store: Corral) -> None:
+    with pytest.raises(Refused):
+        fail_with_key(store, Refused("in the second transaction"), commits=True)
+    with raises_without_change(store, Conflict) as caught:
+        fail_with_key(store, Refused("in the second transaction"), commits=True)
+    assert caught.value.details["reason"] == "still_running"
+    assert [letter.body for letter in store.mail.list().items] == ["kept"]
+
+
+@pytest.mark.parametrize(
+    ("error", "commits"), [(Refused("before any change"), False), (NotYet("still waiting"), True)]
+)
+def test_workflow_that_may_be_repeated_keeps_no_key(
+    store: Corral, error: CorralError, commits: bool
+) -> None:
+    for _ in range(2):
+        with pytest.raises(type(error)):
+            fail_with_key(store, error, commits=commits)
+    assert rows(store, "SELECT count(*) FROM idempotency_keys") == [(0,)]
+
+
+def test_put_of_an_agent_and_its_response_are_one_transaction(url: str) -> None:
+    commits: list[str] = []
+    with corral.open(url, probe=commits.append) as store:
+        store.agents.create("ada", command="true")
+        acting = store.as_actor("agent:ada")
+        arguments = {"mailbox": "agent:bob", "body": 1}
+        commits.clear()
+        response = call_mail(acting, arguments=arguments)
+        assert commits.count("after commit") == 1
+        with unchanged(store):
+            assert call_mail(acting, arguments=arguments) == response
+
+
+def test_put_beyond_the_hop_limit_commits_its_notice_and_keeps_no_key(store: Corral) -> None:
+    for name in ("ada", "ben"):
+        store.agents.create(name, command="true")
+    store.settings.set("mail.max_hops", 1)
+    letter = store.mail.write("ada", "ping", to="ben", run="run_1")
+    store.mail.read_by([letter.id], run="run_2")
+    acting = store.as_actor("agent:ben", run_id="run_2")
+    with pytest.raises(Refused) as caught:
+        call_mail(acting, arguments={"mailbox": "agent:ada", "body": "pong"})
+    assert caught.value.details["reason"] == "hop_limit"
+    (notice,) = store.mail.list(mailbox="agent:ada").items
+    assert "undelivered" in notice.body
+    assert rows(store, "SELECT count(*) FROM idempotency_keys") == [(0,)]
 
 
 def test_retention_deletes_old_responses(store: Corral, clock: ManualClock) -> None:

@@ -10,11 +10,14 @@ import pytest
 from corral.api import Corral
 from corral.domain.projects.model import Project
 from corral.http.middleware import body_limits, concurrency
+from corral.kernel.errors import NotYet
+from corral.services.runs import lifecycle
 from tests.http.test_agent_identity import is_forbidden
 from tests.support.home import wait_until
 from tests.support.http_server import HttpServer
 from tests.support.race_factory import RaceFactory
-from tests.support.run_factories import add_run
+from tests.support.run_factories import add_run, running
+from tests.support.store import list_events
 
 
 @pytest.fixture
@@ -124,6 +127,26 @@ def test_read_only_token_runs_no_sql(http_server: HttpServer, store: Corral) -> 
         assert is_forbidden(reader.get("/api/db/sql", params={"query": "SELECT 1"}))
     with http_server.client(store.tokens.create("f", scope="full").value) as full:
         assert full.get("/api/db/sql", params={"query": "SELECT 1"}).json()["rows"] == [[1]]
+
+
+def test_wait_of_a_read_only_token_drives_nothing(
+    http_server: HttpServer, store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[str] = []
+    monkeypatch.setattr(lifecycle, "MAX_SLEEP", 0.001)
+    monkeypatch.setattr(lifecycle.recovery, "check_run", lambda _, run: checked.append(run.id))
+    run = running(store)
+    token = store.tokens.create("r", scope="read").value
+    events = list_events(store)
+    with http_server.client(token) as reader:
+        waited = reader.get(f"/api/runs/{run.id}/wait", params={"timeout_ms": 50})
+        assert waited.json()["error"]["details"]["timed_out"] is True
+        assert is_forbidden(reader.post("/api/races/rac_1/wait", json={}))
+        assert reader.get("/api/races/rac_1/wait").status_code == 405
+    assert (checked, list_events(store)) == ([], events)
+    with pytest.raises(NotYet):
+        store.runs.wait(run.id, timeout_ms=50)
+    assert {*checked} == {run.id}
 
 
 def test_agent_token_cannot_log_in_a_browser(http_server: HttpServer, store: Corral) -> None:

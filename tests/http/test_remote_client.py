@@ -1,8 +1,9 @@
 """A store opened by HTTP URL behaves like a local store."""
 
+import inspect
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from corral import config
 from corral.adapters.http_client import RETRY_SECONDS
 from corral.adapters.processes import process
 from corral.api import Corral
+from corral.api.mail import Mail
 from corral.api.remote import RemoteCorral, repeat_until_result
 from corral.db.database import Database
 from corral.domain.locks.model import Lock, LockState
@@ -36,6 +38,8 @@ from tests.support.home import SECONDS
 from tests.support.http_server import HttpServer, closed_port, run_http_server
 from tests.support.run_factories import held, queued, running
 from tests.support.store import rows, walk
+
+SECRET = "sk-ant-api03-" + "a1B2" * 23
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -67,6 +71,14 @@ def test_letter_goes_through_its_whole_life(either: Corral) -> None:
     assert either.mail.ack(claimed).state == "done"
     assert either.mail.claim("agent:ada", owner="o") == []
     assert either.mail.next_due("agent:ada") is None
+
+
+def test_method_has_the_signature_and_docstring_of_its_declaration(either: Corral) -> None:
+    for method in (either.mail.ack, either.mail.claim):
+        operation = getattr(Mail, method.__name__)
+        assert inspect.signature(method) == inspect.signature(operation)
+        assert (method.__doc__, method.__qualname__) == (operation.__doc__, operation.__qualname__)
+    assert inspect.getsource(either.mail.ack).startswith("def ack(tx: Tx, ")
 
 
 def test_stale_owner_is_rejected(either: Corral, clock: ManualClock) -> None:
@@ -112,6 +124,15 @@ def test_internal_operations_are_local(remote: Corral) -> None:
         _ = remote.internal
     with pytest.raises(AttributeError):
         _ = remote.runs.heartbeat
+
+
+def test_local_argument_with_an_effect_is_refused(remote: Corral, tmp_path: Path) -> None:
+    project = remote.projects.register(tmp_path).id
+    with pytest.raises(Refused, check=because("local_only")):
+        remote.locks.acquire(project, "x", "ada", wait=True)
+    with pytest.raises(Refused, check=because("local_only")):
+        remote.runs.start(command=["true"], project=project, claimed=True)
+    assert remote.locks.acquire(project, "x", "ada", wait=False).path == "x"
 
 
 def test_lists_are_pages(either: Corral) -> None:
@@ -218,12 +239,12 @@ def test_unlimited_wait_for_a_lock_outlives_one_request(
 
 def test_unlimited_wait_continues_after_an_empty_result() -> None:
     results = iter([[], [], ["a letter"]])
-    wait = repeat_until_result("wait_ms", lambda **_: next(results))
+    wait = repeat_until_result("wait_ms", lambda **_: next(results), default=0)
     assert wait(wait_ms=None) == ["a letter"]
 
 
 def test_limited_wait_ends_with_an_empty_result() -> None:
-    assert repeat_until_result("wait_ms", lambda **_: [])(wait_ms=10) == []
+    assert repeat_until_result("wait_ms", lambda **_: [], default=0)(wait_ms=10) == []
 
 
 def test_waiting_claim_is_woken(either: Corral, store: Corral) -> None:
@@ -282,6 +303,40 @@ def test_invalid_token_invalid_url_and_no_daemon_are_distinct(http_server: HttpS
     with closed_port() as port, pytest.raises(StoreUnavailable) as caught:
         corral.open(f"http://127.0.0.1:{port}", token="x")
     assert caught.value.reason == "unreachable"
+
+
+def test_arguments_of_a_local_store_are_refused_over_http(http_server: HttpServer) -> None:
+    arguments = ({"actor": "user:x"}, {"clock": ManualClock()}, {"upgrade": True}, {"probe": print})
+    for options in arguments:
+        with pytest.raises(Invalid, check=because("local_only")):
+            corral.open(http_server.url, token=http_server.token, **options)
+
+
+def test_methods_of_a_local_store_are_refused_over_http(remote: Corral) -> None:
+    calls: list[Callable[[], object]] = [
+        remote.stop_waiting,
+        remote.transaction,
+        lambda: remote.act_as("user:x"),
+        lambda: remote.as_service("supervisor"),
+        lambda: remote.clean("text"),
+        lambda: remote.db.part_of,
+        lambda: remote.run_of_process([]),
+        lambda: remote.server_timeout(1),
+    ]
+    for call in calls:
+        with pytest.raises(Refused, check=because("local_only")):
+            call()
+
+
+def test_redactions_are_reported_to_the_thread_that_wrote(remote: Corral) -> None:
+    reported: list[str] = []
+    with remote.report_redactions(reported.extend):
+        writer = threading.Thread(target=lambda: remote.mail.put("queue:q", SECRET))
+        writer.start()
+        writer.join(SECONDS)
+        assert reported == []
+        remote.mail.put("queue:q", SECRET)
+    assert reported == ["letters.body"]
 
 
 def test_token_is_read_from_the_environment(

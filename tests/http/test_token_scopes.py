@@ -8,7 +8,6 @@ import pytest
 from corral.api import Corral
 from corral.api.remote_table import RemoteCall, find_call, list_calls
 from corral.http import agent_permissions
-from corral.http.agent_permissions import OBJECT_ARGUMENTS
 from corral.kernel.errors import Refused
 from corral.services.tokens import TokenIdentity
 from tests.support.grouped_cases import each_case
@@ -83,22 +82,20 @@ def two_projects(store: Corral, tmp_path: Path) -> TwoProjects:
 FOR_AGENTS = sorted(call.name for call in list_calls() if call.policy.agent is not None)
 
 MATRIX = [
-    (name, field.name)
+    (name, argument, attribute)
     for name in FOR_AGENTS
-    for field in call_named(name).fields
-    if field.name in OBJECT_ARGUMENTS or (field.name == "id" and not name.startswith("mail."))
+    for argument, attribute in call_named(name).objects
 ]
 
 WITHOUT_RECORD = {"races", "host_requests"}
 """API attributes for which the fixture creates no record."""
 
 
-@each_case(("name", "argument"), MATRIX)
+@each_case(("name", "argument", "attribute"), MATRIX)
 def test_record_of_another_project_is_rejected(
-    store: Corral, two_projects: TwoProjects, name: str, argument: str
+    store: Corral, two_projects: TwoProjects, name: str, argument: str, attribute: str
 ) -> None:
     call = call_named(name)
-    attribute = OBJECT_ARGUMENTS.get(argument, call.resource_name)
     if attribute in WITHOUT_RECORD:
         return
     record: Any = two_projects.records[attribute]
@@ -111,10 +108,11 @@ def test_record_of_another_project_is_rejected(
 
 @each_case("name", FOR_AGENTS)
 def test_every_argument_is_declared_as_a_record_reference_or_not(name: str) -> None:
-    """A new argument must be added to one of the two lists."""
-    fields = {field.name for field in call_named(name).fields}
-    subject = {"id"} if call_named(name).subject == "id" else set()
-    assert fields - OTHERS - OBJECT_ARGUMENTS.keys() - subject == set()
+    """An argument names a record of a project (`objects` of the declaration), or is in OTHERS."""
+    call = call_named(name)
+    objects = {argument for argument, _ in call.objects}
+    own = {call.subject} if call.resource_name == "mail" else set()  # checked by its mailbox
+    assert {field.name for field in call.fields} - OTHERS - objects - own == set()
 
 
 @each_case("name", FOR_AGENTS)

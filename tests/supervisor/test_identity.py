@@ -88,6 +88,27 @@ def test_process_in_a_run_acts_as_its_agent_without_variables(home: Home) -> Non
         assert {(event.actor, event.run) for event in put_events} == {("agent:ada", run.id)}
 
 
+def test_commands_of_an_agent_know_the_caller_without_variables(home: Home) -> None:
+    with home.store() as store:
+        project = store.projects.register(str(home.work))
+        store.tasks.add(project.id, "one")
+    run_inside(
+        home,
+        f"""
+        {UNSET} {CORRAL} task claim; record claim
+        {UNSET} {CORRAL} lock acquire a.txt; record acquire
+        {UNSET} {CORRAL} lock check a.txt; record check
+        {UNSET} {CORRAL} lock release --all; record release
+        {UNSET} {CORRAL} task claim --agent bob; record other
+        """,
+    )
+    codes = {"claim": 0, "acquire": 0, "check": 0, "release": 0, "other": 4}
+    assert read_exit_codes(home) == codes
+    with home.store() as store:
+        (lock,) = store.locks.list(project=project.id, all=True).items
+        assert (lock.owner, lock.state) == ("agent:ada", "released")
+
+
 def test_operations_for_people_are_refused_inside_a_run(home: Home) -> None:
     with home.store() as store:
         question = store.questions.ask("May I?", options=["yes", "no"], asker="agent:ada")

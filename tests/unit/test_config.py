@@ -56,9 +56,20 @@ def test_data_folder_follows_the_xdg_specification(
 def test_actor_is_the_agent_of_the_environment_or_the_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert config.actor() == "user:tester"
+    assert config.identify_caller(os.environ).actor == "user:tester"
     monkeypatch.setenv("CORRAL_AGENT", "ada")
-    assert config.actor() == "agent:ada"
+    assert config.identify_caller(os.environ).actor == "agent:ada"
+
+
+def test_each_store_keeps_the_caller_that_opened_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with corral.open(tmp_path / "first.db") as first:
+        monkeypatch.setenv("CORRAL_AGENT", "ada")
+        with corral.open(tmp_path / "second.db") as second:
+            monkeypatch.delenv("CORRAL_AGENT")
+            assert (first.caller.agent, second.caller.agent) == (None, "ada")
+            assert (first.caller.owner, second.caller.owner) == ("user:tester", "agent:ada")
 
 
 def test_user_without_environment_variable_is_the_account_name(
@@ -67,9 +78,9 @@ def test_user_without_environment_variable_is_the_account_name(
     monkeypatch.delenv("USER")
     monkeypatch.delenv("LOGNAME", raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    assert config.actor() == "user:root"
+    assert config.user() == "root"
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_001)
-    assert config.actor() == "user:4000000001", "a user id without an account, as in a container"
+    assert config.user() == "4000000001", "a user id without an account, as in a container"
 
 
 @each_case("slashes", ["sqlite:///store.db", "sqlite:///./store.db"])

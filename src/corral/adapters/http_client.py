@@ -42,6 +42,13 @@ class HttpResponse(NamedTuple):
     body: bytes
 
 
+class ThreadState(threading.local):
+    """What a client remembers for each thread."""
+
+    on_redaction: Callable[[list[str]], None] | None = None
+    """Callback that gets the names of redacted fields."""
+
+
 class DaemonClient:
     """A client of one daemon. Thread-safe."""
 
@@ -69,8 +76,7 @@ class DaemonClient:
         self._read_headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         self._idle: list[HTTPConnection] = []
         self._closed = False
-        self.on_redaction: Callable[[list[str]], None] | None = None
-        """Callback that gets the names of redacted fields."""
+        self.thread = ThreadState()
 
     def request(
         self, method: str, path: str, body: bytes | None = None, *, retryable: bool = True
@@ -92,8 +98,9 @@ class DaemonClient:
         while True:
             response = self._send_with_retries(method, path, body, headers)
             if response.status != 429 or time.monotonic() > deadline:
-                if self.on_redaction is not None and REDACTED_HEADER in response.headers:
-                    self.on_redaction(response.headers[REDACTED_HEADER].split())
+                on_redaction = self.thread.on_redaction
+                if on_redaction is not None and REDACTED_HEADER in response.headers:
+                    on_redaction(response.headers[REDACTED_HEADER].split())
                 return response if response.status < 400 else self._raise_error(response)
             time.sleep(min(float(response.headers.get("retry-after", "1")), RETRY_SECONDS))
 

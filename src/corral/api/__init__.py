@@ -11,7 +11,8 @@ renderer of transcripts. A store may be shared between threads. Modules are impo
 attribute is first used. Errors are subclasses of `CorralError`.
 """
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -19,14 +20,16 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from corral import config
 from corral.adapters.redaction import Redaction
+from corral.api.executor import LocalExecutor
 from corral.api.lazy_resource import LazyResource
-from corral.db import connect
-from corral.db.database import Database, RedactionCallback
+from corral.db import connect as connect_database
+from corral.db.database import RedactionCallback
 from corral.db.migrations import ensure_schema
 from corral.db.tx import Tx
 from corral.db.types import Listener
 from corral.kernel.clock import Clock
-from corral.kernel.errors import StoreUnavailable
+from corral.kernel.errors import Invalid, StoreUnavailable
+from corral.kernel.identity import CallerIdentity, identify_actor
 from corral.kernel.validation import MAX_NAME, check_text
 
 if TYPE_CHECKING:
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from corral.api.projects import Projects
     from corral.api.questions import Questions
     from corral.api.races import Races
+    from corral.api.remote import RemoteCorral
     from corral.api.runs import Runs
     from corral.api.schedules import Schedules, Timers
     from corral.api.search import Search
@@ -98,7 +102,8 @@ def open(
     StoreUnavailable, with a reason, when the store is missing, damaged or not reachable.
 
     With the URL of a daemon (`http://…`), every call is a request to it, authenticated by `token`
-    (default: `$CORRAL_TOKEN`).
+    (default: `$CORRAL_TOKEN`), and the arguments of a local store raise Invalid. `connect` does the
+    same.
 
     `actor` is the author of changes in the event log. A process inside a run of the store always
     acts as the agent of that run, and operations for people raise Refused; see
@@ -107,27 +112,63 @@ def open(
     """
     text = f"sqlite:///{url.absolute()}" if isinstance(url, Path) else config.store_url(url)
     if config.is_remote(text):
-        from corral.api.remote import RemoteCorral
-
-        return RemoteCorral(text, token or config.token())
-    store = _open(text, actor=actor, clock=clock, create=create, upgrade=upgrade, probe=probe)
+        local = {"actor": actor, "clock": clock, "upgrade": upgrade or None, "probe": probe}
+        if given := [name for name, value in local.items() if value is not None]:
+            raise Invalid(
+                f"{', '.join(given)} cannot be set for a store that is opened over HTTP. The token "
+                "determines the actor, and the daemon the rest.",
+                reason="local_only",
+            )
+        return connect(text, token=token)
+    store = _open(
+        text,
+        config.identify_caller(os.environ),
+        actor=actor,
+        clock=clock,
+        create=create,
+        upgrade=upgrade,
+        probe=probe,
+    )
     if upgrade:
-        return store  # the schema may be too old for the queries below
+        return store  # the schema may be too old for the queries that find the run
+    return _identify(store, os.environ)
+
+
+def open_for_caller(url: str | None, environment: Mapping[str, str]) -> "Corral":
+    """Open a store for another process, which this one is a child of, by its variables."""
+    text = config.store_url(url)
+    if config.is_remote(text):
+        return connect(text)
+    return _identify(_open(text, config.identify_caller(environment)), environment)
+
+
+def _identify(store: "Corral", environment: Mapping[str, str]) -> "Corral":
+    """Return the store as this process sees it: with checks, if it is inside a run."""
     try:
         from corral.services.identity import find_identity
 
-        identity = find_identity(store._database)
+        identity = find_identity(store._database, environment)
     except BaseException:
         store.close()
         raise
-    config.set_run_identity(identity)
     if identity is None:
         return store
-    from corral.api.permissions import BoundStore
+    from corral.api.permissions import RunStore
 
     database = store._database
     database.actor, database.run_id = identity.actor, identity.run
-    return BoundStore(store, identity)
+    return RunStore(store, identity)
+
+
+def connect(url: str, *, token: str | None = None) -> "RemoteCorral":
+    """Open the store that a daemon serves at a URL (`http://…`).
+
+    Every call is a request, authenticated by `token` (default: `$CORRAL_TOKEN`). Operations and
+    methods that need the machine of the store raise Refused.
+    """
+    from corral.api.remote import RemoteCorral
+
+    return RemoteCorral(url, token or config.token())
 
 
 def open_service(url: str | None, *, actor: str) -> "Corral":
@@ -135,25 +176,28 @@ def open_service(url: str | None, *, actor: str) -> "Corral":
 
     It acts as `actor` even if a process inside a run started it.
     """
-    return _open(config.store_url(url), actor=actor)
+    return _open(config.store_url(url), identify_actor(actor))
 
 
 def _open(
     text: str,
+    caller: CallerIdentity,
     *,
-    actor: str | None,
+    actor: str | None = None,
     clock: Clock | None = None,
     create: bool = True,
     upgrade: bool = False,
     probe: "Probe | None" = None,
 ) -> "Corral":
-    author = check_text(actor or config.actor(), "The actor", max_bytes=MAX_NAME)
+    author = check_text(actor or caller.actor, "The actor", max_bytes=MAX_NAME)
     moved_from: str | None = None
     for hop in range(MAX_REDIRECTS):
         # Never create a moved store at its new location: it would be empty.
         may_create = create and hop == 0
         try:
-            database = connect(text, actor=author, clock=clock, create=may_create, probe=probe)
+            database = connect_database(
+                text, actor=author, clock=clock, create=may_create, probe=probe
+            )
         except StoreUnavailable as error:
             if error.reason == "missing" and moved_from is not None and error.details.get("path"):
                 raise _lost_after_move(moved_from, error.details["path"]) from None
@@ -163,7 +207,7 @@ def _open(
                 ensure_schema(database, change=may_create)
                 database.refuses_moved = True
             database.redaction = Redaction(_initial_secret_values)
-            return Corral(database)
+            return Corral(LocalExecutor(database, caller))
         except StoreUnavailable as error:
             database.close()
             if error.reason != "moved" or hop == MAX_REDIRECTS - 1:
@@ -240,15 +284,21 @@ class Corral:
     chat: LazyResource["Chat"] = LazyResource("chat", "Chat")
     db: LazyResource["Store"] = LazyResource("store", "Store")
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, executor: LocalExecutor) -> None:
+        self._executor = executor
+        self._database = executor.database
+
+    @property
+    def caller(self) -> CallerIdentity:
+        """Whom this process acts as: the agent of its run, else what its environment names."""
+        return self._executor.caller
 
     @cached_property
     def internal(self) -> "InternalStore":
         """The operations for supervisors and the daemon. Not for other programs."""
         from corral.api.internal import InternalStore
 
-        return InternalStore(self._database)
+        return InternalStore(self._executor)
 
     def as_actor(self, actor: str, run_id: str | None = None) -> "Corral":
         """Return a view of this store that acts as another actor.
@@ -256,7 +306,8 @@ class Corral:
         Events record the actor and `run_id`, the run of its process. The view need not be closed.
         """
         author = check_text(actor, "The actor", max_bytes=MAX_NAME)
-        return Corral(self._database.as_actor(author, run_id))
+        caller = identify_actor(author, run_id)
+        return Corral(LocalExecutor(self._database.as_actor(author, run_id), caller))
 
     def transaction(self) -> AbstractContextManager[Tx]:
         """Open a transaction for functions of `corral.domain`; commits at the end of the block."""

@@ -155,7 +155,7 @@ def as_sender(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -
     arguments["sender"] = who.actor
     if arguments.get("key") and kind == "queue":
         # A repeated key returns the first letter, which may belong to another agent: keys of an
-        # agent have a prefix. `AgentMail` does the same for all other mailboxes.
+        # agent have a prefix. `mail.put_by_caller` does the same for all other mailboxes.
         arguments["key"] = f"{who.actor}:{arguments['key']}"
 
 

@@ -13,6 +13,8 @@ class Agents(Resource):
     """
 
     noun = "agent"
+    subjects = ("agent",)
+    are_in_projects = False
 
     create = write(agents.create, people_only=True)
     get = read(ops.get, agent=rules.only_self)

@@ -8,6 +8,7 @@ class Alerts(Resource):
     """Alerts: notifications that are sent when something needs attention."""
 
     noun = "alert"
+    subjects = ("id",)
 
     add = write(ops.add, people_only=True)
     remove = write(ops.remove, people_only=True)

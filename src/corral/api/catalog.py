@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from corral.api import Corral
 from corral.api.lazy_resource import LazyResource
-from corral.api.operation import Operation, Resource, find_operation, find_policy
+from corral.api.operation import Kind, Operation, Resource, find_operation
 from corral.api.policy import OperationPolicy
 
 
@@ -20,8 +20,7 @@ class OperationInfo(NamedTuple):
     attribute: str
     noun: str
     verb: str
-    kind: str
-    """read, write, or method: it composes operations or needs more than a transaction."""
+    kind: Kind
     policy: OperationPolicy
     signature: inspect.Signature
     help: str
@@ -56,13 +55,12 @@ def list_operations(owner: type = Corral) -> Iterator[OperationInfo]:
     """Yield every public operation of every resource; of `InternalStore`, the internal ones."""
     for attribute, resource in resource_classes(owner).items():
         for verb, member in vars(resource).items():
-            policy = find_policy(member)
-            if policy is not None and not verb.startswith("_"):
-                yield _describe(attribute, resource, verb, member, policy)
+            if isinstance(member, Operation) and not verb.startswith("_"):
+                yield _describe(attribute, resource, member)
 
 
-def find_declaration(attribute: str, verb: str) -> Any:
-    """Return the member of a resource class that declares a public operation; None if unknown."""
+def find_declaration(attribute: str, verb: str) -> Operation[..., Any] | None:
+    """Return the declaration of a public operation; None if it is unknown."""
     if attribute not in resource_names() or verb.startswith("_"):
         return None
     return find_operation(resource_class(attribute), verb)
@@ -71,26 +69,26 @@ def find_declaration(attribute: str, verb: str) -> Any:
 def describe_operation(attribute: str, verb: str) -> OperationInfo | None:
     """Describe a public operation; returns None when it is unknown."""
     member = find_declaration(attribute, verb)
-    policy = find_policy(member)
-    if policy is None:
+    if member is None:
         return None
-    return _describe(attribute, resource_class(attribute), verb, member, policy)
+    return _describe(attribute, resource_class(attribute), member)
 
 
 def _describe(
-    attribute: str, resource: type[Resource], verb: str, member: Any, policy: OperationPolicy
+    attribute: str, resource: type[Resource], member: Operation[..., Any]
 ) -> OperationInfo:
-    if isinstance(member, Operation):
-        kind: str = member.kind
-        signature = member.__signature__
-    else:
-        kind = "method"
-        signature = inspect.signature(member)
-        signature = signature.replace(parameters=[*signature.parameters.values()][1:])
-    return OperationInfo(attribute, resource.noun, verb, kind, policy, signature, _summary(member))
+    return OperationInfo(
+        attribute,
+        resource.noun,
+        member.name,
+        member.kind,
+        member.policy,
+        member.__signature__,
+        _summary(member),
+    )
 
 
-def _summary(member: Any) -> str:
+def _summary(member: Operation[..., Any]) -> str:
     """Return the first paragraph of the docstring."""
     paragraph = (inspect.getdoc(member) or "").partition("\n\n")[0]
     return " ".join(paragraph.split())

@@ -10,6 +10,7 @@ class Charges(Resource):
     """Charges: tokens and money that agents used, and their totals."""
 
     noun = "charge"
+    subjects = ("id",)
 
     _add = write(ops.add, durable=True)
     _add_again = write(ops.add, durable=True, repeatable=True)
@@ -66,6 +67,6 @@ class Budgets(Resource):
     noun = "budget"
 
     set = write(budgets.set_budget, durable=True, repeatable=True, people_only=True)
-    get = read(budgets.get_budget)
+    get = read(budgets.get_budget, subject="scope")
     list = read(budgets.list_budgets, mode="one")
     remove = write(budgets.remove_budget, durable=True, people_only=True)

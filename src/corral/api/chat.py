@@ -25,6 +25,7 @@ class Channels(Resource):
     """Connected chat platforms."""
 
     noun = "channel"
+    subjects = ("channel",)
 
     add = write(ops.add_channel, people_only=True)
     get = read(ops.get_channel)
@@ -53,6 +54,7 @@ class Places(Resource):
     """Chats on channels: direct messages, groups and rooms of a platform."""
 
     noun = "place"
+    subjects = ("place",)
 
     get = read(places.get_place)
     list = read(places.list_places)
@@ -66,6 +68,7 @@ class Senders(Resource):
     """Accounts that write on channels, and the people they belong to."""
 
     noun = "sender"
+    subjects = ("sender",)
 
     get = read(people.get_sender)
     list = read(people.list_senders, mode="one")
@@ -86,6 +89,7 @@ class Wirings(Resource):
     """Wirings: which agent receives the messages of which place, and when."""
 
     noun = "wiring"
+    subjects = ("wiring",)
 
     add = write(approvals.wire_agent, people_only=True)
     change = write(wirings.change_wiring, repeatable=True, people_only=True)
@@ -99,6 +103,7 @@ class Destinations(Resource):
     """Destinations: the places that an agent may send to, under names of its own."""
 
     noun = "destination"
+    subjects = ("destination",)
 
     get = read(destinations.get_destination)
     grant = write(destinations.grant, repeatable=True, people_only=True)
@@ -110,18 +115,29 @@ class Messages(Resource):
     """Messages on channels, inbound and outbound."""
 
     noun = "message"
+    subjects = ("message",)
 
     get = read(queries.get_message)
     list = read(queries.list_messages)
     awaiting_approval = read(queries.list_awaiting_approval, mode="one")
-    send = write(queue.send, repeatable_by="key", actor=("agent",), agent=rules.as_message_sender)
+    send = write(
+        queue.send,
+        repeatable_by="key",
+        actor=("agent",),
+        agent=rules.as_message_sender,
+        objects={"run": "runs", "session": "sessions"},
+    )
     send_as_system = write(queue.send_as_system, repeatable_by="key", people_only=True)
 
     _send_files = write(attachments.send, repeatable_by="key")
     _next = write(long_running.take_next)
     _has_next = read(long_running.has_next)
 
-    @operation(actor=("agent",), agent=rules.as_message_sender)
+    @operation(
+        actor=("agent",),
+        agent=rules.as_message_sender,
+        objects={"run": "runs", "session": "sessions"},
+    )
     def send_files(
         self,
         files: Sequence[str],

@@ -11,7 +11,7 @@ class Checkpoints(Resource):
 
     put = write(ops.put, mode="one", repeatable=True)
     put_writes = write(ops.put_writes, mode="one", repeatable=True)
-    get = read(ops.get, mode="one")
+    get = read(ops.get, mode="one", subject="thread")
     history = read(ops.list_history)
     list = read(ops.list_checkpoints, mode="one")
     heads = read(ops.list_heads, mode="one")

@@ -11,8 +11,15 @@ class Decisions(Resource):
     """Decisions that were recorded; a proposed one waits to be confirmed."""
 
     noun = "decision"
+    subjects = ("decision",)
 
-    record = write(ops.record, repeatable_by="key", actor=("author",), agent=rules.as_author)
+    record = write(
+        ops.record,
+        repeatable_by="key",
+        actor=("author",),
+        agent=rules.as_author,
+        objects={"run": "runs"},
+    )
     confirm = write(
         ops.confirm,
         durable=True,

@@ -16,6 +16,29 @@ MAX_SLEEP = 60.0  # seconds; bounds the wait when a wake-up is missed
 MIN_PAUSE, MAX_PAUSE = 0.005, 0.25
 
 
+def _follow_remotely(
+    events: "Events",
+    after: str | None = None,
+    *,
+    subject: str | None = None,
+    project: str | None = None,
+    timeout_ms: int | None = None,
+    is_finished: Callable[[], bool] | None = None,
+) -> Iterator[Event]:
+    """`Events.follow` over HTTP."""
+    import msgspec
+
+    from corral.api.remote import encode_query, get_client
+
+    cursor = after or events.newest(limit=1).next or "0-0"
+    path = f"/api/events{encode_query({'subject': subject, 'project': project})}"
+    decode = msgspec.json.Decoder(Event).decode
+    frames = get_client(events).stream(
+        path, last=cursor, timeout_ms=timeout_ms, is_finished=is_finished
+    )
+    yield from map(decode, frames)
+
+
 class Events(Resource):
     """The append-only log of all changes.
 
@@ -30,7 +53,7 @@ class Events(Resource):
     before = read(ops.list_before, mode="one")
     _held_back = read(ops.is_held_back, mode="one")
 
-    @operation(streamed="GET /api/events")
+    @operation(streamed="GET /api/events", remote=_follow_remotely)
     def follow(
         self,
         after: str | None = None,

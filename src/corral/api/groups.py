@@ -10,6 +10,7 @@ class Groups(Resource):
     """Groups: chats of agents and people inside the store."""
 
     noun = "group"
+    subjects = ("group",)
 
     create = write(ops.create, actor=("by",))
     get = query(ops.get, agent=rules.only_group_member)

@@ -20,7 +20,7 @@ class Guard(Resource):
 
     noun = "lock"
 
-    check = read(queries.find_conflicts, agent=rules.as_owner)
+    check = read(queries.find_conflicts, agent=rules.as_owner, objects={"run": "runs"})
 
     @operation(local=USES_FILES)
     def locate(self, path: str) -> ProjectPath:

@@ -9,9 +9,15 @@ class HostRequests(Resource):
     """Requests of agents to the host, such as for a permission or a secret."""
 
     noun = "request"
+    subjects = ("request",)
 
     ask = write(
-        ops.ask, repeatable_by="key", durable=True, actor=("agent",), agent=rules.as_requester
+        ops.ask,
+        repeatable_by="key",
+        durable=True,
+        actor=("agent",),
+        agent=rules.as_requester,
+        objects={"run": "runs", "session": "sessions"},
     )
     get = read(ops.get, agent=rules.only_own_request)
     list = read(ops.list_requests, agent=rules.as_agent)

@@ -10,7 +10,7 @@ class Insights(Resource):
     noun = "insight"
 
     overview = read(ops.get_overview)
-    project = read(ops.get_project)
+    project = read(ops.get_project, paths=("dir",))
     crashed = read(ops.list_crashed, mode="one")
     stats = read(ops.list_stats, mode="one")
     retrospective = read(retrospectives.build_retrospective)

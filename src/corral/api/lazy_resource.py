@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 if TYPE_CHECKING:
+    from corral.api.executor import Executor
     from corral.api.operation import Resource
-    from corral.db.database import Database
 
 ResourceType = TypeVar("ResourceType", bound="Resource")
 
@@ -32,9 +32,9 @@ class LazyResource(Generic[ResourceType]):
         resource_class: type[ResourceType] = getattr(import_module(self._module), self._class_name)
         return resource_class
 
-    def create(self, database: "Database") -> ResourceType:
+    def create(self, executor: "Executor") -> ResourceType:
         """Return a new resource for an open store."""
-        return self.load_class().for_database(database)
+        return self.load_class()(executor, self._attribute)
 
     @overload
     def __get__(self, store: None, owner: type) -> Self: ...
@@ -43,6 +43,6 @@ class LazyResource(Generic[ResourceType]):
     def __get__(self, store: Any, owner: type) -> Self | ResourceType:
         if store is None:
             return self
-        resource = self.create(store._database)
+        resource = self.create(store._executor)
         store.__dict__[self._attribute] = resource
         return resource

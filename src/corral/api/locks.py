@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from corral.services.locks.hook_install import HookChange
 
 
+USE_REQUEST = "call locks.request and locks.wait instead"
+
+
 class Locks(Resource):
     """Leases on paths of a project, with a queue of waiting owners.
 
@@ -28,8 +31,15 @@ class Locks(Resource):
     """
 
     noun = "lock"
+    subjects = ("lock", "id")
 
-    request = write(ops.request, repeatable=True, actor=("agent",), agent=rules.as_owner)
+    request = write(
+        ops.request,
+        repeatable=True,
+        actor=("agent",),
+        agent=rules.as_owner,
+        objects={"run": "runs"},
+    )
     renew = write(ops.renew, repeatable=True, actor=("agent",), agent=rules.as_owner)
     release = write(ops.release, repeatable=True, actor=("agent",), agent=rules.as_owner)
     revoke = write(ops.revoke, people_only=True)
@@ -38,7 +48,12 @@ class Locks(Resource):
     touch = write(touches.record_touch, actor=("agent",), agent=rules.as_owner)
     touches = read(touches.list_touches, agent=rules.allow)
 
-    @operation(local_arguments=("timeout_ms", "wait"), actor=("agent",), agent=rules.as_owner)
+    @operation(
+        local_arguments={"wait": USE_REQUEST, "timeout_ms": USE_REQUEST},
+        actor=("agent",),
+        agent=rules.as_owner,
+        objects={"run": "runs"},
+    )
     def acquire(
         self,
         project: str,

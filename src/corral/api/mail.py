@@ -5,12 +5,18 @@ from typing import Any, Literal
 
 from corral.api import agent_rules as rules
 from corral.api.operation import Resource, operation, read, write
-from corral.db.database import Database
-from corral.domain.mail import chains, ops, queries
-from corral.domain.mail.model import HopLimitReached, Letter, LetterChain, is_ordered
+from corral.domain.mail import ops, queries
+from corral.domain.mail.model import HopLimitReached, Letter, LetterChain
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.pagination import Page
 from corral.services import mail
+
+
+def _refuse_beyond_limit(result: Letter | HopLimitReached) -> Letter:
+    """Return the letter; raises Refused if it was not put. The notices of that were committed."""
+    if isinstance(result, HopLimitReached):
+        raise Refused(result.message, reason="hop_limit")
+    return result
 
 
 class Mail(Resource):
@@ -22,14 +28,17 @@ class Mail(Resource):
     """
 
     noun = "mail"
+    subjects = ("letter", "id")
+    are_in_projects = False  # an agent has the same mailbox in all projects
 
-    @classmethod
-    def for_database(cls, database: Database) -> "Mail":
-        """Return the mail of an agent for a process inside a run, and for an agent."""
-        is_agent = database.run_id is not None or database.actor.startswith("agent:")
-        return AgentMail(database) if is_agent else Mail(database)
-
-    put = write(ops.put, mode="one", repeatable_by="key", actor=("sender",), agent=rules.as_sender)
+    put = write(
+        ops.put_by_caller,
+        mode="one",
+        repeatable_by="key",
+        after_commit=_refuse_beyond_limit,
+        actor=("sender",),
+        agent=rules.as_sender,
+    )
     renew = write(ops.renew, mode="one", repeatable=True, agent=rules.only_own_letter)
     ack = write(ops.ack, mode="one", repeatable=True, agent=rules.only_own_letter)
     fail = write(ops.fail, agent=rules.only_own_letter)
@@ -112,7 +121,11 @@ class Mail(Resource):
         pages = self._all if all else self._waiting
         return pages(mailbox=mailbox, after=after, limit=limit)
 
-    @operation(actor=("agent",), agent=rules.as_requester)
+    @operation(
+        actor=("agent",),
+        agent=rules.as_requester,
+        objects={"run": "runs", "session": "sessions"},
+    )
     def write(
         self,
         agent: str,
@@ -150,46 +163,11 @@ class Mail(Resource):
                 project=project,
             )
         )
-        if isinstance(result, HopLimitReached):  # the transaction committed the notices
-            raise Refused(result.message, reason="hop_limit")
-        return result
+        return _refuse_beyond_limit(result)
 
-    @operation(agent=rules.only_own_letters)
+    @operation(agent=rules.only_own_letters, objects={"run": "runs"})
     def read_by(self, letters: Sequence[str], *, run: str) -> Sequence[LetterChain]:
         """Record that a run has read letters; returns the chains of those from agents."""
         from corral.domain.chat.conversations import agent_mail
 
         return self._database.write(lambda tx: agent_mail.mark_read(tx, [*letters], run))
-
-
-class AgentMail(Mail):
-    """The message queue for a process inside a run, or for an agent.
-
-    A separate class, so that the check in `put` costs other callers nothing.
-    """
-
-    def put(self, mailbox: str, body: Any, **options: Any) -> Letter:
-        """Put a letter into a mailbox.
-
-        A letter that an agent may read continues the chain of letters that led to it; raises
-        Refused when the chain exceeds `mail.max_hops`. A `key` is unique among the keys of this
-        agent, except in a `queue:…` mailbox. Keys of Corral's own letters can be guessed (`msg_7`),
-        and a letter with a known key would suppress them.
-        """
-        from corral.domain.chat.conversations import agent_mail
-
-        if options.get("key") and is_ordered(mailbox):
-            options["key"] = f"{self._database.actor}:{options['key']}"
-        is_repeatable = bool(options.get("key"))
-        if not chains.is_read_by_agent(mailbox):
-            return self._database.write(
-                lambda tx: ops.put(tx, mailbox, body, **options), repeatable=is_repeatable
-            )
-        run = self._database.run_id
-        result = self._database.write(
-            lambda tx: agent_mail.put_from_run(tx, mailbox, body, run=run, **options),
-            repeatable=is_repeatable,
-        )
-        if isinstance(result, HopLimitReached):  # the transaction committed the notices
-            raise Refused(result.message, reason="hop_limit")
-        return result

@@ -8,6 +8,7 @@ class Nodes(Resource):
     """Nodes: the machines whose daemon serves this store, and the leader of each loop."""
 
     noun = "node"
+    subjects = ("id",)
 
     get = read(ops.get)
     list = read(ops.list_nodes, mode="one")

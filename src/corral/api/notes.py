@@ -14,6 +14,7 @@ class Notes(Resource):
     """
 
     noun = "note"
+    subjects = ("note",)
 
     add = write(notes.add, actor=("source",), agent=rules.as_source, agent_or_project="project")
     supersede = write(notes.supersede, actor=("source",))

@@ -1,7 +1,7 @@
 """Permissions of a process inside a run: it acts as the run's agent, never as a person.
 
-`corral.open` returns a `BoundStore` to such a process. Each call is checked where it enters the
-library, so the same rules apply to the command line, the tools, hooks and an agent's own program:
+`corral.open` returns a `RunStore` to such a process. Its executor checks each call, so the same
+rules apply to the command line, the tools, hooks and an agent's own program:
 
 * an operation that is declared with `people_only` raises Refused, unless the setting
   `runs.allowed_operations` grants it;
@@ -14,17 +14,19 @@ Tokens of agents over HTTP have stricter rules: `api/agent_rules.py`.
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from functools import cached_property, partial, update_wrapper
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from corral.api import Corral
-from corral.api.internal import InternalStore
-from corral.api.lazy_resource import LazyResource
-from corral.api.operation import Operation, Resource, find_operation, find_policy
+from corral.api.executor import LocalExecutor
+from corral.api.operation import Operation, Resource
 from corral.api.policy import OperationPolicy, RunRule
 from corral.db.tx import Tx
 from corral.kernel.errors import Refused
-from corral.kernel.identity import RunIdentity
+from corral.kernel.identity import RunIdentity, identify_actor
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 GRANT_SETTING = "runs.allowed_operations"
 
@@ -33,24 +35,14 @@ Check = Callable[[CallArguments], None]
 """Raises Refused, or returns; it may replace arguments."""
 
 
-class BoundStore(Corral):
-    """An open store for a process inside a run."""
+class RunStore(Corral):
+    """An open store, as a process inside a run sees it."""
 
     identity: RunIdentity
 
     def __init__(self, store: Corral, identity: RunIdentity) -> None:
-        super().__init__(store._database)
+        super().__init__(RunExecutor(store, identity))
         self.identity = identity
-        self.writable_sessions: defaultdict[str, set[str]] = defaultdict(set)
-        """The sessions that the run may change, by operation: each is checked once."""
-        self.__dict__ |= _checked_resources(Corral, self)
-
-    @cached_property
-    def internal(self) -> InternalStore:
-        """The operations for supervisors and the daemon, with the same checks."""
-        internal = InternalStore(self._database)
-        internal.__dict__ |= _checked_resources(InternalStore, self)
-        return internal
 
     def as_actor(self, actor: str, run_id: str | None = None) -> NoReturn:
         raise self._not_a_person("act as another actor")
@@ -67,61 +59,56 @@ class BoundStore(Corral):
     def as_service(self, actor: str) -> Corral:
         """Return the store for Corral's own work, after the run's request was accepted."""
         self._database.actor, self._database.run_id = actor, None
-        return Corral(self._database)
+        return Corral(LocalExecutor(self._database, identify_actor(actor)))
 
     def _not_a_person(self, what: str) -> Refused:
         return Refused(f"{_describe_process(self.identity)} cannot {what}.", run=self.identity.run)
 
 
-class CheckedResource:
-    """The operations of one noun, each checked before it is called."""
+class RunExecutor(LocalExecutor):
+    """Checks each call of a process inside a run, and then performs it.
 
-    def __init__(self, unchecked: LazyResource[Any], store: BoundStore, attribute: str) -> None:
-        self._unchecked = unchecked
-        self._store = store
-        self._attribute = attribute
+    A workflow gets an unchecked resource, so the operations that it calls are not checked again.
+    """
 
-    @cached_property
-    def _resource(self) -> Resource:
-        resource: Resource = self._unchecked.create(self._store._database)
-        return resource
+    def __init__(self, store: Corral, identity: RunIdentity) -> None:
+        """`store` is the same store without checks."""
+        super().__init__(store._database, identity.caller)
+        self.store = store
+        self.identity = identity
+        self.writable_sessions: defaultdict[str, set[str]] = defaultdict(set)
+        """The sessions that the run may change, by operation: each is checked once."""
 
-    def __getattr__(self, verb: str) -> Any:
-        method = getattr(self._resource, verb)
-        checks = self._find_checks(verb)
+    def bind(self, resource: Resource, operation: Operation[P, R]) -> Callable[P, R]:
+        method: Callable[..., R] = super().bind(self._without_checks(resource), operation)
+        checks = self._find_checks(resource, operation)
         if not checks:
             return method
-        names = argument_names(self._unchecked.load_class(), verb)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if len(args) > len(names):  # never call the method: the excess is unchecked
-                raise TypeError(f"{verb}() takes {len(names)} positional arguments")
-            arguments = dict(zip(names, args, strict=False)) | kwargs
-            return method(**_apply(checks, arguments))
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return method(**_apply(checks, operation.bind_arguments(args, kwargs)))
 
-        update_wrapper(call, method)
-        self.__dict__[verb] = call
-        return call
+        return operation.describe(call)
 
-    def check_call(self, verb: str, arguments: Mapping[str, Any]) -> tuple[Resource, CallArguments]:
-        """Return the resource without checks and the arguments that the run may call it with.
+    def authorize(
+        self, resource: Resource, operation: Operation[..., Any], arguments: Mapping[str, Any]
+    ) -> tuple[Resource, CallArguments]:
+        checks = self._find_checks(resource, operation)
+        return self._without_checks(resource), _apply(checks, dict(arguments))
 
-        Raises Refused if the run may not make this call.
-        """
-        return self._resource, _apply(self._find_checks(verb), dict(arguments))
+    def _without_checks(self, resource: Resource) -> Resource:
+        return type(resource)(self.store._executor, resource._attribute)
 
-    def _find_checks(self, verb: str) -> list[Check]:
-        policy = find_policy(find_operation(self._unchecked.load_class(), verb))
-        if policy is None:
-            return []
-        name = f"{self._attribute}.{verb}"
+    def _find_checks(self, resource: Resource, operation: Operation[..., Any]) -> list[Check]:
+        policy = operation.policy
+        name = f"{resource._attribute}.{operation.name}"
         checks: list[Check] = []
         if policy.in_run is not None:
-            checks.append(partial(_RUN_RULES[policy.in_run], self._store, name))
+            checks.append(partial(_RUN_RULES[policy.in_run], self, name))
         if policy.people_only:
-            checks.append(partial(_require_grant, self._store, name))
+            checks.append(partial(_require_grant, self, name))
         elif policy.actor:
-            checks.append(partial(_act_as_agent, self._store.identity, name, policy))
+            checks.append(partial(_act_as_agent, self.identity, name, policy))
         return checks
 
 
@@ -131,33 +118,10 @@ def _apply(checks: list[Check], arguments: CallArguments) -> CallArguments:
     return arguments
 
 
-def _checked_resources(owner: type, store: BoundStore) -> dict[str, CheckedResource]:
-    """Return the checked resources of a store class, to be put into the `__dict__` of an instance.
-
-    There they are found before the descriptors of the class, which would return unchecked ones.
-    """
-    return {
-        name: CheckedResource(resource, store, name)
-        for name, resource in vars(owner).items()
-        if isinstance(resource, LazyResource)
-    }
-
-
-def argument_names(resource: type[Resource], verb: str) -> tuple[str, ...]:
-    """Return the names of an operation's arguments, without `self` or the transaction."""
-    declaration = find_operation(resource, verb)
-    function = declaration.function if isinstance(declaration, Operation) else declaration
-    while hasattr(function, "__wrapped__"):  # a decorator's own parameters are *args, **kwargs
-        function = function.__wrapped__
-    code = function.__code__
-    names: tuple[str, ...] = code.co_varnames[1 : code.co_argcount]
-    return names
-
-
-def _require_grant(store: BoundStore, name: str, arguments: CallArguments) -> None:
+def _require_grant(executor: RunExecutor, name: str, arguments: CallArguments) -> None:
     """Allow an operation only if the setting grants it to the agent, its project or all runs."""
-    if name not in _list_granted_operations(store):
-        identity = store.identity
+    if name not in _list_granted_operations(executor):
+        identity = executor.identity
         scope = f" --agent {identity.agent}" if identity.agent else ""
         raise Refused(
             f"{_describe_process(identity)} may not call {name}, which is for people. Ask a person "
@@ -168,11 +132,11 @@ def _require_grant(store: BoundStore, name: str, arguments: CallArguments) -> No
         )
 
 
-def _list_granted_operations(store: BoundStore) -> list[str]:
+def _list_granted_operations(executor: RunExecutor) -> list[str]:
     from corral.domain.settings import ops as settings
 
-    identity = store.identity
-    names: list[str] = store._database.read(
+    identity = executor.identity
+    names: list[str] = executor.database.read(
         lambda tx: settings.get_value(
             tx, GRANT_SETTING, agent=identity.agent, project=identity.project_id
         )
@@ -222,37 +186,37 @@ def _names_of(identity: RunIdentity) -> set[str | None]:
     }
 
 
-def _restrict_send(store: BoundStore, name: str, arguments: CallArguments) -> None:
+def _restrict_send(executor: RunExecutor, name: str, arguments: CallArguments) -> None:
     """Restrict `runs.send`: only a person answers a run that asks something."""
     if "id" not in arguments:
         return  # the call raises TypeError
-    run = store.runs.get(arguments["id"])
-    is_own = run.id == store.identity.run
-    if (is_own or run.attention) and name not in _list_granted_operations(store):
+    run = executor.store.runs.get(arguments["id"])
+    is_own = run.id == executor.identity.run
+    if (is_own or run.attention) and name not in _list_granted_operations(executor):
         reason = "is its own run" if is_own else "waits for a person"
         raise Refused(
-            f"{_describe_process(store.identity)} cannot type into {run.id}, which {reason}. Write "
-            "to its agent with `corral mail write` instead.",
+            f"{_describe_process(executor.identity)} cannot type into {run.id}, which {reason}. "
+            "Write to its agent with `corral mail write` instead.",
             id=run.id,
-            run=store.identity.run,
+            run=executor.identity.run,
         )
     arguments["id"] = run.id
 
 
-def _restrict_edit(store: BoundStore, name: str, arguments: CallArguments) -> None:
+def _restrict_edit(executor: RunExecutor, name: str, arguments: CallArguments) -> None:
     """Restrict `schedules.edit` to own schedules.
 
     An agent that reads a schedule's letter trusts it to be from the creator of the schedule.
     """
     if "id" not in arguments:
         return  # the call raises TypeError
-    schedule = store.schedules.get(arguments["id"])
-    identity = store.identity
+    schedule = executor.store.schedules.get(arguments["id"])
+    identity = executor.identity
     names = _names_of(identity)
     is_own = schedule.sender in names or schedule.mailbox in names
     if not is_own and schedule.mailbox.startswith("session:"):
-        is_own = _is_own_session(store, schedule.mailbox.removeprefix("session:"))
-    if not is_own and name not in _list_granted_operations(store):
+        is_own = _is_own_session(executor, schedule.mailbox.removeprefix("session:"))
+    if not is_own and name not in _list_granted_operations(executor):
         raise Refused(
             f"{_describe_process(identity)} cannot edit {schedule.id}, which is not its own. Ask a "
             "person to edit it, or create a schedule.",
@@ -262,7 +226,7 @@ def _restrict_edit(store: BoundStore, name: str, arguments: CallArguments) -> No
     arguments["id"] = schedule.id
 
 
-def _restrict_session(store: BoundStore, name: str, arguments: CallArguments) -> None:
+def _restrict_session(executor: RunExecutor, name: str, arguments: CallArguments) -> None:
     """Restrict changes of a conversation to the sessions of the run and its agent.
 
     Sessions that no run uses, such as a program's own, may be changed too.
@@ -271,33 +235,33 @@ def _restrict_session(store: BoundStore, name: str, arguments: CallArguments) ->
         return  # the call raises TypeError
     session = arguments["session"]
     id = session if isinstance(session, str) else session.id
-    allowed = store.writable_sessions[name]
+    allowed = executor.writable_sessions[name]
     if id not in allowed:
-        if not _is_own_session(store, id) and name not in _list_granted_operations(store):
+        if not _is_own_session(executor, id) and name not in _list_granted_operations(executor):
             raise Refused(
-                f"{_describe_process(store.identity)} cannot change the conversation {id} of "
+                f"{_describe_process(executor.identity)} cannot change the conversation {id} of "
                 "another agent. Write to the agent with `corral mail write` instead.",
                 call=name,
                 id=id,
-                run=store.identity.run,
+                run=executor.identity.run,
             )
         allowed.add(id)
 
 
-_RUN_RULES: dict[RunRule, Callable[[BoundStore, str, CallArguments], None]] = {
+_RUN_RULES: dict[RunRule, Callable[[RunExecutor, str, CallArguments], None]] = {
     "send_input": _restrict_send,
     "edit_schedule": _restrict_edit,
     "change_session": _restrict_session,
 }
 
 
-def _is_own_session(store: BoundStore, id: str) -> bool:
-    session, identity = store.sessions.get(id), store.identity
+def _is_own_session(executor: RunExecutor, id: str) -> bool:
+    session, identity = executor.store.sessions.get(id), executor.identity
     if session.id == identity.session:
         return True
     if session.agent_id is not None:
         return session.agent_id == identity.agent_id
-    return not store.runs.list(session=session.id, limit=1).items
+    return not executor.store.runs.list(session=session.id, limit=1).items
 
 
 def _describe_process(identity: RunIdentity) -> str:

@@ -10,8 +10,11 @@ class Plans(Resource):
     """The plans that agents publish."""
 
     noun = "plan"
+    subjects = ("of",)
 
-    set = write(set_plan, repeatable=True, actor=("agent",), agent=rules.as_agent)
+    set = write(
+        set_plan, repeatable=True, actor=("agent",), agent=rules.as_agent, objects={"run": "runs"}
+    )
     get = read(ops.get_plan, agent=rules.allow)
     list = read(ops.list_plans, mode="one")
 
@@ -21,5 +24,11 @@ class Progress(Resource):
 
     noun = "progress"
 
-    report = write(report_progress, repeatable=True, actor=("agent",), agent=rules.as_agent)
-    list = read(ops.list_progress, agent=rules.as_reporter)
+    report = write(
+        report_progress,
+        repeatable=True,
+        actor=("agent",),
+        agent=rules.as_agent,
+        objects={"task": "tasks", "run": "runs"},
+    )
+    list = read(ops.list_progress, agent=rules.as_reporter, objects={"task_id": "tasks"})

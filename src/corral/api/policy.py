@@ -5,7 +5,8 @@ A policy is a part of the operation's declaration (`read`, `write` and `operatio
 everything that they know about an operation from it.
 """
 
-from typing import TYPE_CHECKING, Literal, TypedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 
@@ -37,12 +38,20 @@ class OperationPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Why the operation is not available over HTTP."""
     streamed: str | None = None
     """The route with a streaming response that replaces the generated route."""
+    remote: Callable[..., Any] | None = None
+    """With `streamed`: the function that a remote store calls instead, as a method."""
+    subject: str | None = None
+    """The first argument, if it is a part of the path and is not in `Resource.subjects`."""
     reads: bool = False
     """The method changes nothing, so its request is a GET. Implied by `read`."""
     waits: str | None = None
     """The argument with the time that a call may wait. One request waits MAX_WAIT_MS at most."""
-    local_arguments: tuple[str, ...] = ()
-    """Arguments that are not available over HTTP."""
+    local_arguments: Mapping[str, str] = {}
+    """Arguments that are not available over HTTP, each with the reason or what to use instead."""
+    server_arguments: Mapping[str, Any] = {}
+    """Arguments that the server adds to every request."""
+    paths: tuple[str, ...] = ()
+    """Arguments that are paths: a remote store sends them as absolute paths."""
     location: Location | None = None
     """Over HTTP the caller must name the project: the server's working directory is never used as a
     default."""
@@ -69,6 +78,9 @@ class OperationPolicy(msgspec.Struct, frozen=True, kw_only=True):
     # -- tokens of agents ------------------------------------------------------------------------
     agent: "AgentRule | None" = None
     """The rule for an agent's token. Without a rule the call is refused."""
+    objects: Mapping[str, str] = {}
+    """The arguments that name records of other resources, each with the attribute of the resource.
+    A token that is limited to a project may name only records of that project."""
     agent_or_project: Literal["agent", "project"] | None = None
     """It takes an agent or a project, not both; the value is implied when neither is given."""
 
@@ -78,9 +90,13 @@ class PolicyFields(TypedDict, total=False):
 
     local: str
     streamed: str
+    remote: Callable[..., Any]
+    subject: str
     reads: bool
     waits: str
-    local_arguments: tuple[str, ...]
+    local_arguments: Mapping[str, str]
+    server_arguments: Mapping[str, Any]
+    paths: tuple[str, ...]
     location: Location
     slow: bool
     returns_secret: bool
@@ -91,4 +107,5 @@ class PolicyFields(TypedDict, total=False):
     decision: bool
     in_run: RunRule
     agent: "AgentRule"
+    objects: Mapping[str, str]
     agent_or_project: Literal["agent", "project"]

@@ -19,9 +19,10 @@ class Projects(Resource):
     """Projects: the directories that agents work in."""
 
     noun = "project"
+    subjects = ("id",)
 
-    register = write(ops.register, repeatable=True)
-    by_dir = read(ops.get_by_dir, mode="one")
+    register = write(ops.register, repeatable=True, paths=("dir",))
+    by_dir = read(ops.get_by_dir, mode="one", paths=("dir",))
     containing = read(ops.find_containing, mode="one")
     get = read(ops.get)
     list = read(ops.list_projects, mode="one")

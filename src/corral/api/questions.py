@@ -11,8 +11,15 @@ class Questions(Resource):
     """Questions to people or agents, with options, a deadline and a fallback answer."""
 
     noun = "question"
+    subjects = ("question",)
 
-    ask = write(ops.ask, repeatable_by="key", actor=("asker",), agent=rules.as_asker)
+    ask = write(
+        ops.ask,
+        repeatable_by="key",
+        actor=("asker",),
+        agent=rules.as_asker,
+        objects={"run": "runs"},
+    )
     answer = write(
         ops.answer,
         durable=True,

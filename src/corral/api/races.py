@@ -23,6 +23,7 @@ class Races(Resource):
     """
 
     noun = "race"
+    subjects = ("race", "id")
 
     get = read(queries.get, agent=rules.allow)
     latest = read(queries.find_latest)
@@ -147,9 +148,12 @@ class Races(Resource):
         """
         return progress.hand_over(self._database, race)
 
-    @operation(reads=True, waits="timeout_ms")
+    @operation(waits="timeout_ms")
     def wait(self, race: str, *, timeout_ms: int | None = None) -> Race:
-        """Drive a race until it has ended or a person has to choose; raises NotYet on timeout."""
+        """Drive a race until it has ended or a person has to choose.
+
+        Raises NotYet after `timeout_ms`.
+        """
         return progress.wait_for_race(self._database, race, timeout_ms=timeout_ms)
 
     # -- selection -------------------------------------------------------------------------------

@@ -1,37 +1,35 @@
 """The HTTP client: `corral.open("http://…", token=…)` has the same interface as a local store.
 
-Every call is one request to a daemon. Methods are generated from the same table as the daemon's
-routes, and return the same records and errors. A write that is not repeatable gets an idempotency
-key, so that it can be retried safely when the response was lost.
+Every call is one request to a daemon, and returns the same records and errors. How an operation
+becomes a request is derived from its declaration, as the daemon's routes are. A write that is not
+repeatable gets an idempotency key, so that it can be retried safely when the response was lost.
 """
 
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NoReturn
+from types import MethodType
+from typing import Any, NoReturn, ParamSpec, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
-from corral.adapters.http_client import DaemonClient, HttpResponse
-from corral.adapters.output.sealed_file import OutputChunk
-from corral.adapters.output.sealed_format import Data
+from corral import config
+from corral.adapters.http_client import DaemonClient
 from corral.api import Corral, T
-from corral.api.catalog import find_declaration, resource_names
-from corral.api.operation import Operation, find_policy
+from corral.api.executor import Executor
+from corral.api.operation import Operation, Resource
 from corral.api.remote_table import MAX_WAIT_MS, RemoteCall, find_call
 from corral.db.database import RedactionCallback
 from corral.db.tx import Tx
 from corral.db.types import Listener
-from corral.domain.events.model import Event
-from corral.domain.runs.model import Run, RunState
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import NotYet, Refused
 from corral.kernel.unset import UNSET
 
-POLL_SECONDS = 0.2
-MAX_READ_BYTES = 1024 * 1024
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class RemoteCorral(Corral):
@@ -40,16 +38,17 @@ class RemoteCorral(Corral):
     def __init__(self, url: str, token: str) -> None:
         self._client = DaemonClient(url, token)
         try:
-            self._server_info = msgspec.json.decode(self._client.request("GET", "/api").body)
+            server_info = msgspec.json.decode(self._client.request("GET", "/api").body)
         except BaseException:
             self._client.close()
             raise
-        self._clock_offset_ms = self._server_info["now"] - SystemClock().now()
-        for attribute in resource_names():
-            # Found before the descriptor of that name, which would need a database.
-            self.__dict__[attribute] = RESOURCE_CLASSES.get(attribute, RemoteResource)(
-                attribute, self._client, self._server_info
-            )
+        self._clock_offset_ms = server_info["now"] - SystemClock().now()
+        self._executor: Any = HttpExecutor(self._client, server_info["engine"])
+
+    @property
+    def _database(self) -> Any:  # type: ignore[override]
+        """Raise Refused: what needs the database needs the machine of the store."""
+        return self._executor.database
 
     @property
     def internal(self) -> NoReturn:
@@ -77,11 +76,12 @@ class RemoteCorral(Corral):
 
     @contextmanager
     def report_redactions(self, callback: RedactionCallback) -> Iterator[None]:
-        previous, self._client.on_redaction = self._client.on_redaction, callback
+        thread = self._client.thread
+        previous, thread.on_redaction = thread.on_redaction, callback
         try:
             yield
         finally:
-            self._client.on_redaction = previous
+            thread.on_redaction = previous
 
     def redact_known_values_only(self) -> None:
         raise Refused(
@@ -111,208 +111,94 @@ class RemoteCorral(Corral):
         self._client.close()
 
 
-class RemoteResource:
-    """The operations of one noun, as HTTP requests."""
-
-    def __init__(self, attribute: str, client: DaemonClient, server_info: dict[str, Any]) -> None:
-        self._attribute = attribute
-        self._client = client
-        self._server_info = server_info
-
-    def __getattr__(self, verb: str) -> Any:
-        call = find_call(self._attribute, verb)
-        if call is None:
-            self._refuse(verb)
-        method = self._method(call)
-        if call.policy.waits is not None:
-            method = repeat_until_result(call.policy.waits, method)
-        self.__dict__[verb] = method  # cached: the next access skips __getattr__
-        return method
-
-    def _refuse(self, verb: str) -> NoReturn:
-        name = f"{self._attribute}.{verb}"
-        policy = find_policy(find_declaration(self._attribute, verb))
-        if policy is not None and policy.local is not None:
-            raise Refused(
-                f"{name} is not available over HTTP: {policy.local}.", reason="local_only"
-            )
-        raise AttributeError(name)
-
-    def _method(self, call: RemoteCall) -> Callable[..., Any]:
-        decode = msgspec.json.Decoder(call.result, dec_hook=_decode_custom).decode
-        client, repeatable = self._client, _is_repeatable(call)
-
-        def method(*args: Any, **kwargs: Any) -> Any:
-            sent = _encode_arguments(call, args, kwargs)
-            path = f"/api{call.path}"
-            if call.subject is not None:
-                subject = str(sent.pop(call.subject))
-                if subject in ("", ".", ".."):
-                    path = f"/api/{call.resource_name}/{call.verb}"
-                    sent[call.subject] = subject
-                else:
-                    path = path.replace(f"{{{call.subject}}}", quote(subject, safe=""))
-            if call.method == "GET":
-                return decode(client.request("GET", path + _query(sent)).body)
-            retryable = repeatable or bool(sent.get("key"))
-            return decode(
-                client.request("POST", path, msgspec.json.encode(sent), retryable=retryable).body
-            )
-
-        method.__name__ = method.__qualname__ = call.verb
-        method.__doc__ = call.help
-        return method
-
-
-class RemoteDb(RemoteResource):
-    """`store.db` over HTTP."""
+class HttpExecutor(Executor):
+    """Performs operations as HTTP requests."""
 
     path = None
 
+    def __init__(self, client: DaemonClient, engine: str) -> None:
+        self.caller = config.identify_caller(os.environ)
+        self.client = client
+        self._engine = engine
+
+    @property
+    def database(self) -> NoReturn:
+        raise Refused(
+            "The database is not available over HTTP. Call operations of the store.",
+            reason="local_only",
+        )
+
     @property
     def url(self) -> str:
-        return self._client.url
+        return self.client.url
 
     @property
     def engine(self) -> str:
-        return str(self._server_info["engine"])
+        return self._engine
+
+    def bind(self, resource: Resource, operation: Operation[P, R]) -> Callable[P, R]:
+        name, policy = f"{resource._attribute}.{operation.name}", operation.policy
+        if policy.remote is not None:
+            return MethodType(policy.remote, resource)
+        if policy.local is not None:
+            raise Refused(
+                f"{name} is not available over HTTP: {policy.local}.", reason="local_only"
+            )
+        call = find_call(resource._attribute, operation.name)
+        if call is None:
+            raise AttributeError(name)
+        method: Callable[..., R] = _make_request(self.client, operation, call)
+        if policy.waits is not None:
+            default = next(field.default for field in call.fields if field.name == policy.waits)
+            method = repeat_until_result(policy.waits, method, default=default)
+        return operation.describe(method)
 
 
-class RemoteEvents(RemoteResource):
-    """`store.events` over HTTP."""
-
-    def follow(
-        self,
-        after: str | None = None,
-        *,
-        subject: str | None = None,
-        project: str | None = None,
-        timeout_ms: int | None = None,
-        is_finished: Callable[[], bool] | None = None,
-    ) -> Iterator[Event]:
-        """Yield every event after a cursor, as it happens; without a cursor, from now on."""
-        cursor = after or self.newest(limit=1).next or "0-0"
-        wanted = {"subject": subject, "project": project}
-        query = {name: value for name, value in wanted.items() if value is not None}
-        decode = msgspec.json.Decoder(Event).decode
-        for frame in self._client.stream(
-            "/api/events" + _query(query),
-            last=cursor,
-            timeout_ms=timeout_ms,
-            is_finished=is_finished,
-        ):
-            yield decode(frame)
+def get_client(resource: Resource) -> DaemonClient:
+    """Return the HTTP client of a resource of a remote store."""
+    executor = resource._executor
+    assert isinstance(executor, HttpExecutor)
+    return executor.client
 
 
-class RemoteOutput:
-    """A reader of a run's output, which is fetched in pieces."""
+def _make_request(
+    client: DaemonClient, operation: Operation[..., R], call: RemoteCall
+) -> Callable[..., R]:
+    """Return a function that performs an operation by one request."""
+    decode = msgspec.json.Decoder(call.result, dec_hook=_decode_custom).decode
+    repeatable = operation.repeatable
 
-    def __init__(self, client: DaemonClient, run_id: str, stream: str) -> None:
-        self._client = client
-        self._path = f"/api/runs/{quote(run_id, safe='')}/output"
-        self._stream = stream
-
-    @property
-    def size(self) -> int:
-        return int(self._request(limit=1).headers["x-size"])
-
-    def lines(self, start: int, count: int) -> list[Data]:
-        return _split(self._request(line=start, count=count).body)
-
-    def tail(self, count: int) -> list[Data]:
-        return _split(self._request(tail=count).body)
-
-    def bytes(self, offset: int, length: int) -> Data:
-        data = b""
-        while len(data) < length:
-            part = self._request(offset=offset, limit=min(length - len(data), MAX_READ_BYTES))
-            if not part.body:
-                break
-            data += part.body
-            offset = int(part.headers["x-next-offset"])
-        return data[:length]
-
-    def follow(
-        self,
-        offset: int = 0,
-        *,
-        is_finished: Callable[[], bool],
-        wait: Callable[[float], object] = time.sleep,
-    ) -> Iterator[OutputChunk]:
-        """Yield text from `offset` on, as it is written, until `is_finished()` is true."""
-        while True:
-            ended = is_finished()  # before the read, so that text written before the end is read
-            part = self._request(offset=offset, limit=MAX_READ_BYTES)
-            if part.body:
-                offset = int(part.headers["x-next-offset"])
-                yield OutputChunk(offset, part.body)
-            elif ended or part.headers["x-more"] == "false":
-                return
+    def request(*args: Any, **kwargs: Any) -> Any:
+        sent = _encode_arguments(call, operation.bind_arguments(args, kwargs))
+        path = f"/api{call.path}"
+        if call.subject is not None:
+            subject = str(sent.pop(call.subject))
+            if subject in ("", ".", ".."):
+                path = f"/api/{call.resource_name}/{call.verb}"
+                sent[call.subject] = subject
             else:
-                wait(POLL_SECONDS)
-
-    def _request(self, **range_arguments: int) -> HttpResponse:
-        return self._client.request(
-            "GET", self._path + _query({"stream": self._stream, **range_arguments})
+                path = path.replace(f"{{{call.subject}}}", quote(subject, safe=""))
+        if call.method == "GET":
+            return decode(client.request("GET", path + encode_query(sent)).body)
+        retryable = repeatable or bool(sent.get("key"))
+        return decode(
+            client.request("POST", path, msgspec.json.encode(sent), retryable=retryable).body
         )
 
-
-def _split(body: bytes) -> list[bytes]:
-    return body.split(b"\n") if body else []
+    return request
 
 
-class RemoteOutputs(RemoteResource):
-    """`store.outputs` over HTTP."""
-
-    def open(self, run_id: str, *, stream: str = "output") -> RemoteOutput:
-        """Return a reader of a run's output, while the run writes it or after it was sealed."""
-        text = RemoteOutput(self._client, run_id, stream)
-        _ = text.size  # raises NotFound or Refused now
-        return text
-
-    def follow(
-        self,
-        run_id: str,
-        *,
-        stream: str = "output",
-        offset: int = 0,
-        is_finished: Callable[[], bool] | None = None,
-    ) -> Iterator[OutputChunk]:
-        """Yield text from `offset` on, as it is written, until `is_finished()` is true."""
-        return self.open(run_id, stream=stream).follow(
-            offset, is_finished=is_finished or (lambda: True)
-        )
-
-
-class RemoteRuns(RemoteResource):
-    """`store.runs` over HTTP."""
-
-    def wait_for_start(self, id: str, *, given_up: Callable[[], bool] | None = None) -> Run:
-        """Wait until a supervisor has taken a queued run, or `given_up()` is true."""
-        while True:
-            run: Run = self.get(id)
-            if run.state is not RunState.QUEUED or (given_up is not None and given_up()):
-                return run
-            time.sleep(POLL_SECONDS)
-
-
-RESOURCE_CLASSES: dict[str, type[RemoteResource]] = {
-    "db": RemoteDb,
-    "events": RemoteEvents,
-    "outputs": RemoteOutputs,
-    "runs": RemoteRuns,
-}
-
-
-def repeat_until_result(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def repeat_until_result(
+    name: str, method: Callable[..., Any], *, default: int | None
+) -> Callable[..., Any]:
     """Repeat a bounded request until it has a result or the caller's own time is over.
 
-    `name` is the argument with that time.
+    `name` is the argument with that time in milliseconds; None: there is no limit.
     """
 
     def wait(*args: Any, **kwargs: Any) -> Any:
-        asked = kwargs.get(name, None if name == "timeout_ms" else 0)
-        ends = None if asked is None else time.monotonic() + asked / 1_000
+        wait_ms = kwargs.get(name, default)
+        ends = None if wait_ms is None else time.monotonic() + wait_ms / 1_000
         while True:
             left = MAX_WAIT_MS if ends is None else round((ends - time.monotonic()) * 1_000)
             is_last_request = ends is not None and left <= MAX_WAIT_MS
@@ -329,22 +215,14 @@ def repeat_until_result(name: str, method: Callable[..., Any]) -> Callable[..., 
     return wait
 
 
-def _encode_arguments(
-    call: RemoteCall, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
+def _encode_arguments(call: RemoteCall, given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments as JSON values: records by their ids, with their fence."""
-    if len(args) > len(call.positional):
-        raise TypeError(f"{call.name} takes {len(call.positional)} arguments by position")
-    given = dict(zip(call.positional, args, strict=False)) | kwargs
-    if given.pop("claimed", False):
-        raise Refused(
-            "A run in the foreground cannot be started over HTTP. Run the command on the machine "
-            "of the store, or start it from the dashboard.",
-            reason="local_only",
-        )
     known = {field.name: field for field in call.fields}
     sent: dict[str, Any] = {}
     for name, value in given.items():
+        if name in call.policy.local_arguments:
+            _refuse_local_argument(call, name, value)
+            continue
         if name not in known:
             raise TypeError(f"{call.name} has no argument {name!r}")
         if value is UNSET:
@@ -353,20 +231,28 @@ def _encode_arguments(
             if "fence" in known and given.get("fence") is None and hasattr(value, "fence"):
                 sent["fence"] = value.fence
             value = value.id
-        sent[name] = os.path.abspath(value) if name == "dir" and value is not None else value
+        is_path = name in call.policy.paths and value is not None
+        sent[name] = os.path.abspath(value) if is_path else value
     missing = [field.name for field in call.fields if field.required and field.name not in sent]
     if missing:
         raise TypeError(f"{call.name} needs {', '.join(missing)}")
     return sent
 
 
-def _is_repeatable(call: RemoteCall) -> bool:
-    """Return whether a call may be retried without an idempotency key."""
-    operation = find_declaration(call.resource_name, call.verb)
-    return isinstance(operation, Operation) and operation.repeatable
+def _refuse_local_argument(call: RemoteCall, name: str, value: object) -> None:
+    """Raise Refused for an argument that HTTP cannot express, unless it has no effect."""
+    if value:
+        raise Refused(
+            f"{name} of {call.name} is not available over HTTP: "
+            f"{call.policy.local_arguments[name]}.",
+            call=call.name,
+            argument=name,
+            reason="local_only",
+        )
 
 
-def _query(given: dict[str, Any]) -> str:
+def encode_query(given: dict[str, Any]) -> str:
+    """Return the query string of a request; arguments that are None are left out."""
     pairs = [
         (name, str(item).lower() if isinstance(item, bool) else str(item))
         for name, value in given.items()

@@ -29,16 +29,13 @@ from corral.api.catalog import (
     describe_operation,
     find_declaration,
     list_operations,
+    resource_class,
 )
-from corral.api.operation import Operation
 from corral.api.policy import OperationPolicy
 from corral.kernel.unset import UNSET
 
 MAX_WAIT_MS = 30_000
 """The longest wait of one request. The client repeats requests until its own time is over."""
-
-# Names of a first argument that may be part of the path.
-_SUBJECTS = {"id", "run_id", "letter", "run"}
 
 _INT = Annotated[int, msgspec.Meta(ge=-(2**63) + 1, le=2**63 - 1)]
 
@@ -72,6 +69,8 @@ class RemoteCall(NamedTuple):
     positional: tuple[str, ...]
     arguments: type[msgspec.Struct]
     result: Any
+    objects: tuple[tuple[str, str], ...]
+    """The arguments that name records of projects, each with the attribute of its resource."""
     policy: OperationPolicy
     help: str
 
@@ -97,7 +96,9 @@ def find_call(resource_name: str, verb: str) -> RemoteCall | None:
     operation = describe_operation(resource_name, verb)
     if operation is None or operation.policy.local or operation.policy.streamed:
         return None
-    return _build_call(operation, find_declaration(resource_name, verb))
+    declaration = find_declaration(resource_name, verb)
+    assert declaration is not None
+    return _build_call(operation, declaration.type_hints())
 
 
 def list_calls() -> list[RemoteCall]:
@@ -106,10 +107,8 @@ def list_calls() -> list[RemoteCall]:
     return [call for call in found if call is not None]
 
 
-def _build_call(operation: OperationInfo, member: Any) -> RemoteCall:
-    function = member.function if isinstance(member, Operation) else member
+def _build_call(operation: OperationInfo, hints: dict[str, Any]) -> RemoteCall:
     policy = operation.policy
-    hints = typing.get_type_hints(function, include_extras=True)
     fields: list[CallField] = []
     positional: list[str] = []
     for parameter in operation.signature.parameters.values():
@@ -124,23 +123,25 @@ def _build_call(operation: OperationInfo, member: Any) -> RemoteCall:
         fields.append(_field(parameter, hints[parameter.name]))
         if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
             positional.append(parameter.name)
-    has_subject = bool(positional) and _is_subject(operation, positional[0])
+    resource = resource_class(operation.attribute)
+    subjects = {*resource.subjects, policy.subject}
+    subject = positional[0] if positional and positional[0] in subjects else None
+    objects = [*policy.objects.items()]
+    if subject is not None and resource.are_in_projects:
+        objects.append((subject, operation.attribute))
     return RemoteCall(
         operation.attribute,
         operation.verb,
         "GET" if operation.is_read else "POST",
-        positional[0] if has_subject else None,
+        subject,
         tuple(fields),
         tuple(positional),
         _arguments_struct(operation.name, fields),
         hints["return"],
+        tuple(objects),
         policy,
         operation.help,
     )
-
-
-def _is_subject(operation: OperationInfo, first: str) -> bool:
-    return first in _SUBJECTS or first == operation.noun or operation.verb == "get"
 
 
 def _field(parameter: inspect.Parameter, hint: Any) -> CallField:

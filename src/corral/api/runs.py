@@ -1,5 +1,6 @@
 """Operations of `store.runs`."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict, Unpack
 
@@ -7,10 +8,12 @@ from corral.api.operation import Resource, operation, read, write
 from corral.api.policy import Location
 from corral.domain.runs import dispatch as runs_dispatch
 from corral.domain.runs import ops, supervision
-from corral.domain.runs.model import RecoveryResult, Run
+from corral.domain.runs.model import RecoveryResult, Run, RunState
 from corral.services.runs import dispatch, lifecycle
 from corral.services.runs.model import SentInput
 from corral.services.runs.recovery import recover_all
+
+POLL_SECONDS = 0.2
 
 
 class RunOptions(TypedDict, total=False):
@@ -42,6 +45,15 @@ class RunOptions(TypedDict, total=False):
     remote: bool
 
 
+def _poll_for_start(runs: "Runs", id: str, *, given_up: Callable[[], bool] | None = None) -> Run:
+    """`Runs.wait_for_start` over HTTP."""
+    while True:
+        run = runs.get(id)
+        if run.state is not RunState.QUEUED or (given_up is not None and given_up()):
+            return run
+        time.sleep(POLL_SECONDS)
+
+
 class Runs(Resource):
     """Runs: processes of agents or of plain commands, from the queue to their end.
 
@@ -50,6 +62,7 @@ class Runs(Resource):
     """
 
     noun = "run"
+    subjects = ("run", "id")
 
     get = read(ops.get)
     by_pid = read(ops.find_by_pid, mode="one")
@@ -65,7 +78,15 @@ class Runs(Resource):
 
     # -- starting --------------------------------------------------------------------------------
 
-    @operation(local_arguments=("claimed", "remote"), location=Location("project", required=False))
+    @operation(
+        local_arguments={
+            "claimed": "a run in the foreground needs the terminal of the machine of the store",
+            "remote": "the server sets it",
+        },
+        server_arguments={"remote": True},
+        paths=("dir",),
+        location=Location("project", required=False),
+    )
     def start(self, **options: Unpack[RunOptions]) -> Run:
         """Queue a run of an agent with a prompt, or of a command.
 
@@ -77,10 +98,20 @@ class Runs(Resource):
         from corral.services.runs import request
 
         return self._database.write(
-            lambda tx: request.request_run(tx, request.RunRequest(**options))
+            lambda tx: request.request_run(
+                tx, request.RunRequest(**options), caller_run=self._executor.caller.run
+            )
         )
 
-    @operation(local_arguments=("claimed", "remote"), location=Location("project", required=False))
+    @operation(
+        local_arguments={
+            "claimed": "a run in the foreground needs the terminal of the machine of the store",
+            "remote": "the server sets it",
+        },
+        server_arguments={"remote": True},
+        paths=("dir",),
+        location=Location("project", required=False),
+    )
     def resume(self, id: str, **options: Unpack[RunOptions]) -> Run:
         """Queue a run that continues a run or a session, with its agent, conversation and limits.
 
@@ -90,7 +121,9 @@ class Runs(Resource):
         from corral.services.runs import request, resumption
 
         return self._database.write(
-            lambda tx: resumption.resume_run(tx, id, request.RunRequest(**options))
+            lambda tx: resumption.resume_run(
+                tx, id, request.RunRequest(**options), caller_run=self._executor.caller.run
+            )
         )
 
     @operation(slow=True)
@@ -103,7 +136,7 @@ class Runs(Resource):
         """
         return dispatch.start_queued(self._database)
 
-    @operation(streamed="GET /api/runs/ID, repeatedly")
+    @operation(streamed="GET /api/runs/ID, repeatedly", remote=_poll_for_start)
     def wait_for_start(self, id: str, *, given_up: Callable[[], bool] | None = None) -> Run:
         """Wait until a supervisor has taken a queued run, or `given_up()` is true."""
         return lifecycle.wait_for_start(self._database, id, given_up=given_up)
@@ -161,10 +194,18 @@ class Runs(Resource):
             self._database, id, reason=reason, grace_period_ms=grace_period_ms
         )
 
-    @operation(reads=True, waits="timeout_ms")
-    def wait(self, id: str, *, timeout_ms: int | None = None) -> Run:
-        """Wait until a run has ended and return it; raises NotYet after `timeout_ms`."""
-        return lifecycle.wait_for_run(self._database, id, timeout_ms=timeout_ms)
+    @operation(
+        reads=True,
+        waits="timeout_ms",
+        local_arguments={"upkeep": "the daemon does that work"},
+        server_arguments={"upkeep": False},
+    )
+    def wait(self, id: str, *, timeout_ms: int | None = None, upkeep: bool = True) -> Run:
+        """Wait until a run has ended and return it; raises NotYet after `timeout_ms`.
+
+        With `upkeep`, a dead supervisor is detected and queued runs are started meanwhile.
+        """
+        return lifecycle.wait_for_run(self._database, id, timeout_ms=timeout_ms, upkeep=upkeep)
 
     @operation()
     def refresh(self, run: Run) -> Run:

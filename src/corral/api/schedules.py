@@ -13,6 +13,7 @@ class Schedules(Resource):
     """Schedules: rules by which letters are put repeatedly."""
 
     noun = "schedule"
+    subjects = ("schedule", "id")
 
     create = write(ops.create_schedule, actor=("sender",))
     prompt = write(scheduled_prompts.add_scheduled_prompt, actor=("agent",))
@@ -44,6 +45,7 @@ class Timers(Resource):
     """Timers: letters that are put once, later."""
 
     noun = "timer"
+    subjects = ("id",)
 
     set = write(ops.set_timer, actor=("sender",), agent=rules.as_timer_sender)
     get = read(ops.get)

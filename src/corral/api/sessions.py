@@ -14,6 +14,7 @@ class Sessions(Resource):
     """
 
     noun = "session"
+    subjects = ("session",)
 
     open = write(ops.open_session)
     get = read(ops.get, mode="one", agent=rules.only_own_session)
@@ -26,6 +27,7 @@ class Sessions(Resource):
         actor=("agent",),
         in_run="change_session",
         agent=rules.as_turn_author,
+        objects={"run": "runs"},
     )
     append_many = write(ops.append_many, in_run="change_session")
     undo = write(undo.undo_last_turn, in_run="change_session")

@@ -15,7 +15,7 @@ class Settings(Resource):
 
     set = write(ops.set_value, repeatable=True, people_only=True)
     unset = write(ops.unset_value, repeatable=True, people_only=True)
-    get = read(ops.get_setting, mode="one")
+    get = read(ops.get_setting, mode="one", subject="name")
     list = read(ops.list_settings)
 
 
@@ -29,7 +29,7 @@ class Secrets(Resource):
     noun = "secret"
 
     set = write(ops.set_secret, repeatable=True, people_only=True)
-    get = read(ops.get_secret, mode="one")
+    get = read(ops.get_secret, mode="one", subject="name")
     list = read(ops.list_secrets, mode="one")
     delete = write(ops.delete_secret, people_only=True)
 

@@ -43,17 +43,17 @@ class Store(Resource):
     @property
     def url(self) -> str:
         """The URL of the store, without its password."""
-        return self._database.url
+        return self._executor.url
 
     @property
     def engine(self) -> str:
         """The database engine: `sqlite` or `postgresql`."""
-        return self._database.engine
+        return self._executor.engine
 
     @property
     def path(self) -> Path | None:
-        """The file of a SQLite store; None for PostgreSQL."""
-        return self._database.path
+        """The file of a SQLite store; None for PostgreSQL and over HTTP."""
+        return self._executor.path
 
     @property
     def part_of(self) -> str | None:
@@ -85,7 +85,9 @@ class Store(Resource):
 
         return [*self._database.check(thorough=False), check_schema(self._database)]
 
-    @operation(reads=True, local_arguments=("on_progress",), slow=True)
+    @operation(
+        reads=True, local_arguments={"on_progress": "a request returns only its result"}, slow=True
+    )
     def verify(self, *, on_progress: ProgressCallback | None = None) -> list[Finding]:
         """Check every page and row, and the files of this machine that rows refer to.
 

@@ -23,6 +23,7 @@ class Tasks(Resource):
     """
 
     noun = "task"
+    subjects = ("task",)
 
     declare = write(tasks_declare.declare, actor=("agent", "lead"), agent=rules.as_lead)
     add = write(tasks_declare.add_task, actor=("agent", "lead"), agent=rules.as_lead)
@@ -33,7 +34,7 @@ class Tasks(Resource):
     graph = read(queries.get_graph, agent=rules.allow)
     counts = read(queries.count_by_state, agent=rules.allow)
 
-    claim = write(lifecycle.claim, actor=("agent",), agent=rules.as_agent)
+    claim = write(lifecycle.claim, actor=("agent",), agent=rules.as_agent, objects={"run": "runs"})
     renew = write(lifecycle.renew, repeatable=True, actor=("agent",), agent=rules.as_agent)
     submit = write(lifecycle.submit, repeatable=True, actor=("agent",), agent=rules.as_agent)
     fail = write(lifecycle.fail, actor=("agent",), agent=rules.as_agent)
@@ -50,12 +51,29 @@ class Tasks(Resource):
     skip = write(management.skip, actor=("agent",), agent=rules.as_agent)
     cancel = write(management.cancel, actor=("agent",), agent=rules.as_agent)
     reassign = write(management.reassign, actor=("agent",), agent=rules.as_agent)
-    depend = write(management.depend, repeatable=True, actor=("agent",), agent=rules.as_agent)
-    undepend = write(management.undepend, repeatable=True, actor=("agent",), agent=rules.as_agent)
+    depend = write(
+        management.depend,
+        repeatable=True,
+        actor=("agent",),
+        agent=rules.as_agent,
+        objects={"on": "tasks"},
+    )
+    undepend = write(
+        management.undepend,
+        repeatable=True,
+        actor=("agent",),
+        agent=rules.as_agent,
+        objects={"on": "tasks"},
+    )
     edit = write(management.edit, repeatable=True, actor=("agent",), agent=rules.as_agent)
     archive = write(retention.archive, repeatable=True, actor=("agent",))
     archive_ended = write(retention.archive_ended, repeatable=True)
-    delegate = write(delegation.delegate, actor=("agent",), agent=rules.as_agent)
+    delegate = write(
+        delegation.delegate,
+        actor=("agent",),
+        agent=rules.as_agent,
+        objects={"parent": "delegations"},
+    )
 
     next_lease_end = read(lifecycle.next_lease_end, mode="one")
     _release_due = write(lifecycle.release_due)
@@ -104,12 +122,20 @@ class Delegations(Resource):
     """Delegations: a task or a text that one agent handed to another, with its result."""
 
     noun = "delegation"
+    subjects = ("delegation",)
 
-    delegate = write(delegations.delegate, actor=("agent", "sender"), agent=rules.as_delegator)
+    delegate = write(
+        delegations.delegate,
+        actor=("agent", "sender"),
+        agent=rules.as_delegator,
+        objects={"parent": "delegations"},
+    )
     finish = write(delegations.finish, repeatable=True, actor=("agent",), agent=rules.as_agent)
     fail = write(delegations.fail, actor=("agent",), agent=rules.as_agent)
     cancel = write(delegation.cancel_delegation, actor=("agent",), agent=rules.as_agent)
     get = read(delegations.get, agent=rules.allow)
-    list = read(delegations.list_delegations, agent=rules.as_recipient)
+    list = read(
+        delegations.list_delegations, agent=rules.as_recipient, objects={"parent": "delegations"}
+    )
     expire_due = write(delegation.expire_delegations)
     next_deadline = read(delegations.next_deadline, mode="one")

@@ -9,6 +9,7 @@ class Tokens(Resource):
     """Access tokens for the HTTP API. The store has only hashes of their secrets."""
 
     noun = "token"
+    subjects = ("token",)
 
     create = write(create_token, durable=True, returns_secret=True, people_only=True)
     get = read(ops.get)

@@ -11,6 +11,7 @@ import click
 if TYPE_CHECKING:
     from corral.api import Corral
     from corral.cli.columns import Columns, Fields
+    from corral.kernel.identity import CallerIdentity
     from corral.kernel.pagination import Page
 
 
@@ -57,6 +58,47 @@ class App:
                 "with --store sqlite:///… or postgresql://…."
             )
         return self.store
+
+    @property
+    def caller(self) -> "CallerIdentity":
+        """Whom this command acts as; opens the store, which knows the run of this process."""
+        return self.store.caller
+
+    def acting_agent(self, name: str | None) -> str | None:
+        """Return the agent that acts: that of the caller, or for a person the given one.
+
+        Raises Refused when an agent names another one.
+        """
+        own = self.caller.agent
+        if own is not None and name is not None and name != own:
+            from corral.kernel.errors import Refused
+
+            raise Refused(
+                f"Agent {own} cannot act as {name}. Remove --agent.",
+                agent=own,
+                reason="other_agent",
+            )
+        return name or own
+
+    def require_agent(self, name: str | None) -> str:
+        """Return the agent that acts, for commands that only an agent can call."""
+        agent = self.acting_agent(name)
+        if agent is None:
+            from corral.kernel.errors import Invalid
+
+            raise Invalid("No agent given. Pass --agent NAME or set CORRAL_AGENT.")
+        return agent
+
+    def acting_owner(self, name: str | None) -> str:
+        """Return the owner of locks that acts: the caller, or for a person the given one."""
+        own = self.caller.owner
+        if name is None or name in (own, own.removeprefix("agent:")):
+            return own
+        if not own.startswith("user:"):
+            from corral.kernel.errors import Refused
+
+            raise Refused(f"{own} cannot act as {name}. Remove --agent.", agent=name)
+        return name
 
     def open_for_upgrade(self) -> "Corral":
         """Open the store without checking its schema version, to migrate it."""

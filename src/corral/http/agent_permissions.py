@@ -56,7 +56,7 @@ def _limit_to_project(
             arguments[name] = who.project_id
     if who.project_id is None:
         return
-    for name, resource_name in _find_object_arguments(call):
+    for name, resource_name in call.objects:
         value = arguments.get(name)
         for reference in value if isinstance(value, list | tuple) else [value]:
             if reference is not None:
@@ -67,38 +67,6 @@ def _is_about_agent(call: RemoteCall, arguments: CallArguments) -> bool:
     """Return whether the call names or implies an agent, so that it must not name a project."""
     implied = call.policy.agent_or_project
     return implied is not None and bool(arguments.get("agent", implied == "agent"))
-
-
-# Arguments that name an object of a project, and the resource of that object. Letters are missing
-# on purpose: an agent has the same mailbox in all projects.
-OBJECT_ARGUMENTS = {
-    "decision": "decisions",
-    "delegation": "delegations",
-    "group": "groups",
-    "lock": "locks",
-    "of": "plans",
-    "on": "tasks",
-    "parent": "delegations",
-    "question": "questions",
-    "race": "races",
-    "request": "host_requests",
-    "run": "runs",
-    "session": "sessions",
-    "task": "tasks",
-    "task_id": "tasks",
-}
-
-
-def _find_object_arguments(call: RemoteCall) -> list[tuple[str, str]]:
-    """Return the arguments of a call that name objects, with their resources."""
-    pairs = [
-        (field.name, OBJECT_ARGUMENTS[field.name])
-        for field in call.fields
-        if field.name in OBJECT_ARGUMENTS
-    ]
-    if call.subject == "id" and call.resource_name != "mail":
-        pairs.append(("id", call.resource_name))
-    return pairs
 
 
 def _resolve_project(store: Corral, name: str) -> str:

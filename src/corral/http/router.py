@@ -16,7 +16,6 @@ from corral.adapters.http_client import REDACTED_HEADER
 from corral.api import Corral
 from corral.api.catalog import find_declaration, resource_names
 from corral.api.idempotency import IdempotencyKey, call_with_key
-from corral.api.operation import find_policy
 from corral.api.policy import OperationPolicy
 from corral.api.remote_table import MAX_WAIT_MS, RemoteCall, find_call
 from corral.asgi import READ_METHODS, IncompleteBody, Receive, Scope, Send, read_body
@@ -250,7 +249,8 @@ def _resolve(parts: list[str], is_read: bool) -> tuple[RemoteCall, str | None]:
 
 def _find_policy(resource_name: str, verb: str) -> OperationPolicy:
     """Return the policy of an operation; that of an unknown operation has no property."""
-    return find_policy(find_declaration(resource_name, verb)) or OperationPolicy()
+    declaration = find_declaration(resource_name, verb)
+    return OperationPolicy() if declaration is None else declaration.policy
 
 
 def _not_found_error(parts: list[str]) -> NotFound:
@@ -361,9 +361,7 @@ def _resolve_records(call: RemoteCall, store: Corral, arguments: dict[str, Any])
         project = resolved.get(location.argument)
         if project is not None and not os.path.isabs(project):
             resolved[location.argument] = store.projects.get(project).id
-        if not location.required:
-            resolved["remote"] = True
-    return resolved
+    return {**resolved, **call.policy.server_arguments}
 
 
 def _read_idempotency_key(

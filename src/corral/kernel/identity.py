@@ -1,6 +1,27 @@
-"""The run that a process belongs to."""
+"""Whom a process acts as, and the run that it belongs to."""
 
 from typing import NamedTuple
+
+
+class CallerIdentity(NamedTuple):
+    """Whom the process that opened a store acts as."""
+
+    agent: str | None
+    """The name of the agent; None for people and for programs without an agent."""
+    run: str | None
+    session: str | None
+    actor: str
+    """The author of changes in the event log."""
+    owner: str
+    """The owner of the locks that the process takes: an agent, session, run or user."""
+    mailbox: str
+    """The mailbox of the process: that of its agent, session or user."""
+
+
+def identify_actor(actor: str, run: str | None = None) -> CallerIdentity:
+    """Return the identity of an actor, such as `agent:ada`, whose process is in `run`."""
+    agent = actor.removeprefix("agent:") if actor.startswith("agent:") else None
+    return CallerIdentity(agent, run, None, actor, actor, actor)
 
 
 class RunIdentity(NamedTuple):
@@ -34,3 +55,10 @@ class RunIdentity(NamedTuple):
         if self.agent is None and self.session is None:
             return f"queue:{self.run or 'check'}"
         return self.owner
+
+    @property
+    def caller(self) -> CallerIdentity:
+        """The identity that the process acts with."""
+        return CallerIdentity(
+            self.agent, self.run, self.session, self.actor, self.owner, self.mailbox
+        )

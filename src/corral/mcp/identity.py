@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral import config
 from corral.kernel.errors import Refused
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class Caller(msgspec.Struct, frozen=True):
 def caller_from_environment(store: "Corral") -> Caller:
     """Return the agent of the run that this server belongs to; outside any run, the agent that
     `CORRAL_AGENT`, `CORRAL_RUN` and `CORRAL_SESSION` name."""
-    name = config.agent_name()
+    name = store.caller.agent
     if not name:
         raise Refused(
             "The calling agent is unknown. Start it with `corral run --agent NAME`, or set "
@@ -76,8 +75,8 @@ def caller_from_environment(store: "Corral") -> Caller:
     return _make_caller(
         store,
         store.agents.get(name),
-        run=config.run_id(),
-        session=config.session_id(),
+        run=store.caller.run,
+        session=store.caller.session,
         cwd=os.getcwd(),
     )
 

@@ -1,7 +1,8 @@
 """The table of tools that agents may call.
 
-A tool is a function whose docstring is its description, the types of its arguments and result, and
-the operations of the library that it calls. The list that clients get is generated from these.
+A tool is a name, a function whose docstring is its description, the types of its arguments and
+result, and the operations of the library that it calls. The list that clients get is generated from
+these.
 """
 
 from collections.abc import Callable
@@ -41,6 +42,8 @@ INSTRUCTIONS = (
 class ToolSpec(msgspec.Struct, frozen=True):
     """One row of the table."""
 
+    name: str
+    """The name of the tool in the protocol."""
     run: Callable[[ToolCall, Any], ToolResult | msgspec.Raw]
     arguments: type[ToolArguments]
     result: type[ToolResult]
@@ -48,10 +51,6 @@ class ToolSpec(msgspec.Struct, frozen=True):
     """The operations that the tool may call, the usual one first."""
     waits: bool = False
     """The call may block: the server handles other calls meanwhile."""
-
-    @property
-    def name(self) -> str:
-        return self.run.__name__
 
     @property
     def help(self) -> str:
@@ -76,132 +75,194 @@ class ToolSpec(msgspec.Struct, frozen=True):
 # In the order in which agents need them. The order is stable, so that clients can cache the list.
 TOOLS = (
     ToolSpec(
-        identity.whoami,
+        "whoami",
+        identity.identify_caller,
         identity.WhoamiArguments,
         identity.WhoamiResult,
         ("agents.get", "tasks.list", "locks.list", "mail.list"),
     ),
     ToolSpec(
-        identity.team,
+        "team",
+        identity.list_team,
         identity.TeamArguments,
         identity.TeamResult,
         ("agents.list", "tasks.list", "progress.list"),
     ),
-    ToolSpec(tasks.task_list, tasks.TaskListArguments, tasks.TaskListResult, ("tasks.list",)),
-    ToolSpec(tasks.task_show, tasks.TaskShowArguments, tasks.TaskShowResult, ("tasks.get",)),
-    ToolSpec(tasks.task_add, tasks.TaskAddArguments, tasks.TaskAddResult, ("tasks.declare",)),
-    ToolSpec(tasks.task_claim, tasks.TaskClaimArguments, tasks.TaskClaimResult, ("tasks.claim",)),
     ToolSpec(
-        tasks.task_submit, tasks.TaskSubmitArguments, tasks.TaskStateResult, ("tasks.submit",)
+        "task_list",
+        tasks.list_tasks,
+        tasks.TaskListArguments,
+        tasks.TaskListResult,
+        ("tasks.list",),
     ),
     ToolSpec(
-        tasks.task_fail,
+        "task_show", tasks.show_task, tasks.TaskShowArguments, tasks.TaskShowResult, ("tasks.get",)
+    ),
+    ToolSpec(
+        "task_add", tasks.add_task, tasks.TaskAddArguments, tasks.TaskAddResult, ("tasks.declare",)
+    ),
+    ToolSpec(
+        "task_claim",
+        tasks.claim_task,
+        tasks.TaskClaimArguments,
+        tasks.TaskClaimResult,
+        ("tasks.claim",),
+    ),
+    ToolSpec(
+        "task_submit",
+        tasks.submit_task,
+        tasks.TaskSubmitArguments,
+        tasks.TaskStateResult,
+        ("tasks.submit",),
+    ),
+    ToolSpec(
+        "task_fail",
+        tasks.fail_task,
         tasks.TaskFailArguments,
         tasks.TaskStateResult,
         ("tasks.fail", "tasks.release"),
     ),
     ToolSpec(
-        tasks.task_review,
+        "task_review",
+        tasks.review_task,
         tasks.TaskReviewArguments,
         tasks.TaskStateResult,
         ("tasks.accept", "tasks.reject"),
     ),
     ToolSpec(
+        "delegate",
         delegations.delegate,
         delegations.DelegateArguments,
         delegations.DelegateResult,
         ("delegations.delegate", "tasks.delegate"),
     ),
     ToolSpec(
-        delegations.result,
+        "result",
+        delegations.report_result,
         delegations.ResultArguments,
         delegations.DelegateResult,
         ("delegations.finish", "delegations.fail"),
     ),
     ToolSpec(
-        progress.progress,
+        "progress",
+        progress.report_progress,
         progress.ProgressArguments,
         progress.ProgressResult,
         ("progress.report", "tasks.renew"),
     ),
-    ToolSpec(progress.plan, progress.PlanArguments, progress.PlanResult, ("plans.set",)),
     ToolSpec(
-        locks.lock,
+        "plan", progress.set_plan, progress.PlanArguments, progress.PlanResult, ("plans.set",)
+    ),
+    ToolSpec(
+        "lock",
+        locks.acquire_lock,
         locks.LockArguments,
         locks.LockResult,
         ("locks.acquire", "locks.request"),
         waits=True,
     ),
-    ToolSpec(locks.lock_release, locks.LockReleaseArguments, locks.LockResult, ("locks.release",)),
     ToolSpec(
-        locks.lock_list,
+        "lock_release",
+        locks.release_lock,
+        locks.LockReleaseArguments,
+        locks.LockResult,
+        ("locks.release",),
+    ),
+    ToolSpec(
+        "lock_list",
+        locks.list_locks,
         locks.LockListArguments,
         locks.LockListResult,
         ("locks.list", "locks.holders"),
     ),
     ToolSpec(
-        mail.send,
+        "send",
+        mail.send_message,
         mail.SendArguments,
         mail.SendResult,
         ("mail.write", "messages.send", "messages.send_files"),
     ),
     ToolSpec(
-        mail.inbox, mail.InboxArguments, mail.InboxResult, ("mail.claim", "mail.list"), waits=True
+        "inbox",
+        mail.read_inbox,
+        mail.InboxArguments,
+        mail.InboxResult,
+        ("mail.claim", "mail.list"),
+        waits=True,
     ),
-    ToolSpec(mail.ack, mail.AckArguments, mail.AckResult, ("mail.ack",)),
+    ToolSpec("ack", mail.acknowledge_messages, mail.AckArguments, mail.AckResult, ("mail.ack",)),
     ToolSpec(
-        groups.group_post,
+        "group_post",
+        groups.post_to_group,
         groups.GroupPostArguments,
         groups.GroupPostResult,
         ("groups.post", "groups.broadcast"),
     ),
     ToolSpec(
-        groups.group_read, groups.GroupReadArguments, groups.GroupReadResult, ("groups.read",)
+        "group_read",
+        groups.read_group,
+        groups.GroupReadArguments,
+        groups.GroupReadResult,
+        ("groups.read",),
     ),
     ToolSpec(
-        questions.ask,
+        "ask",
+        questions.ask_question,
         questions.AskArguments,
         questions.AnswerResult,
         ("questions.ask",),
         waits=True,
     ),
     ToolSpec(
-        questions.answer_wait,
+        "answer_wait",
+        questions.wait_for_answer,
         questions.AnswerWaitArguments,
         questions.AnswerResult,
         ("questions.wait",),
         waits=True,
     ),
     ToolSpec(
-        questions.answer,
+        "answer",
+        questions.answer_question,
         questions.AnswerArguments,
         questions.AnswerResult,
         ("questions.answer", "decisions.confirm", "decisions.reject"),
     ),
     ToolSpec(
-        questions.decide,
+        "decide",
+        questions.record_decision,
         questions.DecideArguments,
         questions.AnswerResult,
         ("decisions.record",),
         waits=True,
     ),
     ToolSpec(
-        host_requests.request,
+        "request",
+        host_requests.ask_host,
         host_requests.RequestArguments,
         host_requests.RequestResult,
         ("host_requests.ask",),
         waits=True,
     ),
-    ToolSpec(notes.remember, notes.RememberArguments, notes.RememberResult, ("notes.add",)),
     ToolSpec(
-        notes.recall,
+        "remember", notes.add_note, notes.RememberArguments, notes.RememberResult, ("notes.add",)
+    ),
+    ToolSpec(
+        "recall",
+        notes.search_notes,
         notes.RecallArguments,
         notes.RecallResult,
         ("notes.search", "notes.record_use"),
     ),
-    ToolSpec(mail.timer_set, mail.TimerSetArguments, mail.TimerSetResult, ("timers.set",)),
     ToolSpec(
-        identity.history, identity.HistoryArguments, identity.HistoryResult, ("sessions.turns",)
+        "timer_set", mail.set_timer, mail.TimerSetArguments, mail.TimerSetResult, ("timers.set",)
+    ),
+    ToolSpec(
+        "history",
+        identity.list_history,
+        identity.HistoryArguments,
+        identity.HistoryResult,
+        ("sessions.turns",),
     ),
 )
 assert len(TOOLS) <= MAX_TOOLS

@@ -17,7 +17,7 @@ from corral.kernel.errors import StoreUnavailable
 from corral.kernel.identity import RunIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from corral.db.database import Database
 
@@ -30,7 +30,7 @@ UNKNOWN_PEER = RunIdentity(None, None, None, None, None)
 """A local caller whose process is not visible: it may be inside a run."""
 
 
-def find_identity(database: "Database") -> RunIdentity | None:
+def find_identity(database: "Database", environment: "Mapping[str, str]") -> RunIdentity | None:
     """Return the run of this process in this store; None outside all runs of the store.
 
     Returns None also when the rows of runs are damaged: the store must open so that `verify` can
@@ -38,19 +38,19 @@ def find_identity(database: "Database") -> RunIdentity | None:
     nothing.
     """
     try:
-        return _find_identity(database)
+        return _find_identity(database, environment)
     except StoreUnavailable as error:
         if error.reason != "corrupt":
             raise
         return None
 
 
-def _find_identity(database: "Database") -> RunIdentity | None:
+def _find_identity(database: "Database", environment: "Mapping[str, str]") -> RunIdentity | None:
     above = list_ancestors()
     identity = find_run_of_process(database, above)
     if identity is not None:
         return identity
-    if run_id := os.environ.get("CORRAL_RUN"):
+    if run_id := environment.get("CORRAL_RUN"):
         named = database.read(lambda tx: processes.find_live_run(tx, run_id), mode="one")
         if named is not None:
             return named

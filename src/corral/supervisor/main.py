@@ -12,8 +12,7 @@ import msgspec
 from corral.adapters import supervisor_process
 from corral.adapters.processes import process_marks
 from corral.adapters.redaction import redact_value
-from corral.api import Corral, open_service
-from corral.api import open as open_store
+from corral.api import Corral, open_for_caller, open_service
 
 # Preloaded: these take most of the start-up time, and the run's spec has not arrived yet.
 from corral.api import runs as runs
@@ -125,16 +124,12 @@ def _open_store(order: StartOrder) -> Corral:
     """Open the store. With a `request`, queue the run first, under the identity of the caller."""
     if order.request is None:
         return open_service(order.store, actor="supervisor")
-    os.environ.update(order.caller)
-    store = open_store(order.store)
+    store = open_for_caller(order.store, order.caller)
     try:
         order.run = store.runs.start(**order.request, claimed=True).id
     except BaseException:
         store.close()
         raise
-    finally:
-        for name in order.caller:
-            del os.environ[name]
     return store.as_service("supervisor")
 
 

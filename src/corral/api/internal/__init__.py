@@ -8,9 +8,9 @@ the permissions of processes inside a run apply to them too.
 from typing import TYPE_CHECKING
 
 from corral.api.lazy_resource import LazyResource
-from corral.db.database import Database
 
 if TYPE_CHECKING:
+    from corral.api.executor import Executor
     from corral.api.internal.alerts import InternalAlerts
     from corral.api.internal.channels import InternalChannels
     from corral.api.internal.charges import InternalCharges
@@ -53,5 +53,5 @@ class InternalStore:
     tasks: LazyResource["InternalTasks"] = LazyResource("internal.tasks", "InternalTasks")
     tokens: LazyResource["InternalTokens"] = LazyResource("internal.tokens", "InternalTokens")
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, executor: "Executor") -> None:
+        self._executor = executor

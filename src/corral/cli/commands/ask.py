@@ -83,20 +83,19 @@ def command(
     Exits with 1 if there is no answer. If this command is interrupted, the answer is sent to the
     mailbox of the asker.
     """
-    from corral import config
 
     question = app.store.questions.ask(
         read_body(text, False),
         options=list(options),
         free_text=free_text,
-        asker=config.mailbox(),
+        asker=app.caller.mailbox,
         answerers=list(answerers),
         deadline_ms=deadline,
         fallback=fallback,
         effect=read_body(effect, False) if effect else None,
         required_votes=required_votes,
         project=app.project_id(project),
-        run=config.run_id(),
+        run=app.caller.run,
         key=key,
     )
     if no_wait:

@@ -4,9 +4,7 @@ import os
 
 import click
 
-from corral import config
 from corral.cli.click_classes import Command
-from corral.cli.commands.lock import resolve_owner
 from corral.cli.context import App, pass_app
 
 MAX_SHOWN = 15
@@ -37,9 +35,9 @@ def command(
     result = app.store.locks.commit(
         os.getcwd(),
         message,
-        agent=resolve_owner(app, agent),
+        agent=app.acting_owner(agent),
         files=files,
-        run=config.run_id(),
+        run=app.caller.run,
         dry_run=dry_run,
     )
     count = f"{len(result.files)} file{'s' * (len(result.files) != 1)}"

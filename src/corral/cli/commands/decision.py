@@ -103,7 +103,6 @@ def record(
     **options: Any,
 ) -> int:
     """Record a decision, or propose one with --propose."""
-    from corral import config
 
     fields: dict[str, Any] = {
         name: list(value) if isinstance(value, tuple) else value for name, value in options.items()
@@ -113,9 +112,9 @@ def record(
         rationale=read_body(rationale, False),
         confirm=confirm,
         deadline_ms=deadline,
-        author=config.mailbox(),
+        author=app.caller.mailbox,
         project=app.project_id(project),
-        run=config.run_id(),
+        run=app.caller.run,
         **fields,
     )
     if not (confirm and wait):
@@ -168,10 +167,9 @@ def _add_verdict(verdict: str, help: str) -> Callable[..., Any]:
     @click.option("--reason", help="Reason, sent to the author.")
     @pass_app
     def review(app: App, decisions: tuple[str, ...], reason: str | None) -> None:
-        from corral import config
 
         ended = app.store.decisions.review_many(
-            list(decisions), verdict, reason=reason, by=config.actor()
+            list(decisions), verdict, reason=reason, by=app.caller.actor
         )
         record = ended[0] if len(ended) == 1 else ended
         app.report(f"{', '.join(decision.id for decision in ended)}: {ended[0].state}.", record)

@@ -2,7 +2,6 @@
 
 import click
 
-from corral.cli import identity
 from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.columns import Column, Columns
 from corral.cli.context import App, pass_app
@@ -70,7 +69,7 @@ def create(
         deadline_at=None if within is None else app.store.now() + within,
         parent=parent,
         project_id=app.project_id(project),
-        agent=identity.agent(agent),
+        agent=app.acting_agent(agent),
     )
     app.report(f"Delegated to {delegation.to_mailbox} ({delegation.id}).", delegation)
 
@@ -122,7 +121,7 @@ def show(app: App, delegation: str) -> None:
 def finish(app: App, delegation: str, result: str, as_json: bool, agent: str | None) -> None:
     """Return the RESULT of DELEGATION; `-` reads standard input, `@FILE` a file."""
     finished = app.store.delegations.finish(
-        delegation, read_body(result, as_json), agent=identity.agent(agent)
+        delegation, read_body(result, as_json), agent=app.acting_agent(agent)
     )
     app.report(f"{finished.id} is {finished.state}; notified {finished.from_mailbox}.", finished)
 
@@ -134,7 +133,7 @@ def finish(app: App, delegation: str, result: str, as_json: bool, agent: str | N
 @pass_app
 def fail(app: App, delegation: str, reason: str, agent: str | None) -> None:
     """Mark a delegation as failed, with a reason."""
-    failed = app.store.delegations.fail(delegation, reason, agent=identity.agent(agent))
+    failed = app.store.delegations.fail(delegation, reason, agent=app.acting_agent(agent))
     app.report(f"{failed.id} failed; notified {failed.from_mailbox}.", failed)
 
 
@@ -145,5 +144,7 @@ def fail(app: App, delegation: str, reason: str, agent: str | None) -> None:
 @pass_app
 def cancel(app: App, delegation: str, reason: str | None, agent: str | None) -> None:
     """Cancel a delegation and all delegations that belong to it."""
-    cancelled = app.store.delegations.cancel(delegation, reason=reason, agent=identity.agent(agent))
+    cancelled = app.store.delegations.cancel(
+        delegation, reason=reason, agent=app.acting_agent(agent)
+    )
     app.report(f"Cancelled {', '.join(delegation.id for delegation in cancelled)}.", cancelled)

@@ -203,10 +203,9 @@ def read(
     limit: int,
 ) -> None:
     """Show your unread posts in GROUP, and mark them as read."""
-    from corral import config
 
     id = app.store.groups.get(group, project=app.project_id(project)).id
-    reader = None if all_ or newest else config.actor()
+    reader = None if all_ or newest else app.caller.actor
     page = app.store.groups.read(id, member=reader, newest=newest, after=after, limit=limit)
     app.show_page(page, POSTS, empty="No unread posts." if reader else "No posts.")
     sys.stdout.flush()  # mark posts as read only after they are printed

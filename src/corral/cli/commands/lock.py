@@ -6,13 +6,11 @@ from typing import Any
 
 import click
 
-from corral import config
 from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.columns import Column, Columns
 from corral.cli.context import App, pass_app
 from corral.cli.parameters import DURATION
 from corral.cli.render import format_age, format_clock
-from corral.kernel.errors import Refused
 
 
 def _columns(app: App) -> Columns:
@@ -69,16 +67,6 @@ def _report_held(app: App, lock: Any) -> None:
     app.report(f"Acquired {lock.path} until {until} ({lock.id}).", lock)
 
 
-def resolve_owner(app: App, agent: str | None) -> str:
-    """Return the owner that acts: the caller, or for a person the given agent."""
-    caller = config.owner()
-    if agent is None or agent in (caller, caller.removeprefix("agent:")):
-        return caller
-    if not caller.startswith("user:"):
-        raise Refused(f"{caller} cannot act as {agent}. Remove --agent.", agent=agent)
-    return agent
-
-
 def resolve_path(app: App, project: str | None, path: str) -> tuple[str, str]:
     """Return the project id and the path within it.
 
@@ -128,11 +116,11 @@ def lock_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def _lock_request(app: App, path: str, options: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
     """Return the positional and keyword arguments of `locks.acquire` and `locks.request`."""
     project, relative = resolve_path(app, options["project"], path)
-    return [project, relative, resolve_owner(app, options["agent"])], {
+    return [project, relative, app.acting_owner(options["agent"])], {
         "mode": "shared" if options["shared"] else "exclusive",
         "ttl_ms": options["ttl"],
         "reason": options["reason"],
-        "run": config.run_id(),
+        "run": app.caller.run,
     }
 
 
@@ -199,7 +187,7 @@ def wait(app: App, lock: str, timeout: int | None) -> None:
 @pass_app
 def renew(app: App, lock: str, agent: str | None, ttl: int | None) -> None:
     """Renew a held or queued lock."""
-    renewed = app.store.locks.renew(lock, agent=resolve_owner(app, agent), ttl_ms=ttl)
+    renewed = app.store.locks.renew(lock, agent=app.acting_owner(agent), ttl_ms=ttl)
     until = format_clock(renewed.lease_until)
     app.report(f"Renewed {renewed.id} until {until}; it is {renewed.state}.", renewed)
 
@@ -211,7 +199,7 @@ def renew(app: App, lock: str, agent: str | None, ttl: int | None) -> None:
 @pass_app
 def release(app: App, locks: tuple[str, ...], all_: bool, agent: str | None) -> None:
     """Release locks, or leave the queue."""
-    owner = resolve_owner(app, agent)
+    owner = app.acting_owner(agent)
     if bool(locks) == all_:
         raise click.UsageError("Give the locks to release, or --all.")
     if all_:
@@ -283,11 +271,11 @@ def check(app: App, paths: tuple[str, ...], project: str | None, agent: str | No
 
     Exits with 4 if another owner holds a lock on any of them.
     """
-    owner = resolve_owner(app, agent)
+    owner = app.acting_owner(agent)
     blockers = []
     for path in paths:
         project_id, relative = resolve_path(app, project, path)
-        blockers += app.store.guard.check(project_id, [relative], owner, run=config.run_id())
+        blockers += app.store.guard.check(project_id, [relative], owner, run=app.caller.run)
     app.show_list(blockers, BLOCKING_LOCKS, empty="No other owner holds a lock on these paths.")
     return 4 if blockers else 0
 

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from corral import config
 from corral.cli import render
 from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.columns import Column
@@ -136,16 +135,15 @@ def write(
     key: str | None,
 ) -> None:
     """Write a letter with TEXT (or @FILE) to an agent, or reply to a letter, as an agent."""
-    from corral.cli import identity
 
     letter = app.store.mail.write(
-        identity.required_agent(agent),
+        app.require_agent(agent),
         read_body(text, False),
         to=to,
         reply_to=reply_to,
         wake=wake,
-        run=config.run_id(),
-        session=config.session_id(),
+        run=app.caller.run,
+        session=app.caller.session,
         key=key,
     )
     app.report(f"Put {letter.id} into {letter.mailbox}.", letter)

@@ -4,7 +4,6 @@ import os
 
 import click
 
-from corral import config
 from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.columns import Column, Columns, Fields
 from corral.cli.context import App, pass_app
@@ -154,10 +153,10 @@ def send(
 ) -> None:
     """Send TEXT (or @FILE) or files to a place, as an agent."""
     messages = app.store.messages
-    agent = config.agent_name()
+    agent = app.caller.agent
     if agent is None:
         raise Invalid("Only agents can call this. Use `corral message post PLACE TEXT` instead.")
-    session, run = config.session_id(), config.run_id()
+    session, run = app.caller.session, app.caller.run
     if files:
         if edit or react or reply_to:
             raise Invalid("--file cannot be combined with --edit, --react or --reply-to.")
@@ -206,7 +205,7 @@ def next_(app: App, after: str | None, answer: str | None, wait: int) -> None:
     run.
     """
     messages = app.store.messages
-    run = config.run_id()
+    run = app.caller.run
     if run is None:
         raise Invalid("Only agents that a message started can call this; CORRAL_RUN is not set.")
     text = read_body(answer, False) if answer is not None else None

@@ -2,7 +2,6 @@
 
 import click
 
-from corral.cli import identity
 from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.columns import Column
 from corral.cli.context import App, pass_app
@@ -38,8 +37,8 @@ def set_(app: App, file: str, project: str | None, agent: str | None) -> None:
     """Publish the steps in FILE (JSON or YAML; `-` reads standard input) as the agent's plan."""
     plan = app.store.plans.set(
         read_data_file(file),
-        agent=identity.required_agent(agent),
-        run=identity.run(),
+        agent=app.require_agent(agent),
+        run=app.caller.run,
         project_id=app.project_id(project),
     )
     app.report(f"Published a plan with {len(plan.entries)} steps.", plan)

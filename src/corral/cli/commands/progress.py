@@ -2,7 +2,6 @@
 
 import click
 
-from corral.cli import identity
 from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.columns import Column, Columns
 from corral.cli.context import App, pass_app
@@ -37,10 +36,10 @@ def report(
     """Report your progress."""
     progress = app.store.progress.report(
         summary,
-        agent=identity.required_agent(agent),
+        agent=app.require_agent(agent),
         percent=percent,
         task=task,
-        run=identity.run(),
+        run=app.caller.run,
     )
     app.report("Progress recorded.", progress)
 

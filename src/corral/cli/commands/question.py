@@ -75,9 +75,8 @@ def show(app: App, question: str) -> None:
 @pass_app
 def answer(app: App, question: str, answer: str) -> None:
     """Answer QUESTION with an option, the number of an option, a text or `@FILE`."""
-    from corral import config
 
-    record = app.store.questions.answer(question, read_body(answer, False), by=config.actor())
+    record = app.store.questions.answer(question, read_body(answer, False), by=app.caller.actor)
     asker = model.format_asker(record.asker)
     if record.state == "open":
         vote = record.votes[-1].answer
@@ -95,9 +94,8 @@ def answer(app: App, question: str, answer: str) -> None:
 @pass_app
 def withdraw(app: App, question: str, reason: str | None) -> None:
     """Withdraw a question."""
-    from corral import config
 
-    withdrawn = app.store.questions.withdraw(question, reason=reason, by=config.mailbox())
+    withdrawn = app.store.questions.withdraw(question, reason=reason, by=app.caller.mailbox)
     app.report(f"Withdrew {withdrawn.id}.", withdrawn)
 
 

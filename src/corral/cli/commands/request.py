@@ -2,8 +2,6 @@
 
 import click
 
-from corral import config
-from corral.cli import identity
 from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.columns import Column, Columns
 from corral.cli.context import App, pass_app
@@ -52,11 +50,11 @@ def ask(
         name: read_body(value, False) for name, value in parse_pairs(arguments, "argument").items()
     }
     request = app.store.host_requests.ask(
-        identity.required_agent(agent),
+        app.require_agent(agent),
         action,
         values,
-        run=config.run_id(),
-        session=config.session_id(),
+        run=app.caller.run,
+        session=app.caller.session,
         key=key,
     )
     if request.state == "done":

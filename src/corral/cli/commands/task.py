@@ -4,7 +4,6 @@ from typing import Any
 
 import click
 
-from corral.cli import identity
 from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.columns import Column, Columns
 from corral.cli.context import App, pass_app
@@ -107,7 +106,7 @@ def declare(app: App, file: str, project: str | None, lead: str | None, agent: s
         resolve_project(app, project),
         read_data_file(file),
         lead=lead,
-        agent=identity.agent(agent),
+        agent=app.acting_agent(agent),
     )
     ready = sum(task.state == "ready" for task in tasks)
     app.report(f"Declared {len(tasks)} tasks, {ready} ready.", tasks)
@@ -161,7 +160,7 @@ def add(
         key,
         title,
         description=read_body(description, False) if description else None,
-        agent=identity.agent(agent),
+        agent=app.acting_agent(agent),
         **options,
     )
     app.report(f"Added task {task.key} ({task.id}); it is {task.state}.", task)
@@ -195,7 +194,7 @@ def apply(
 ) -> None:
     """Add the tasks of TEMPLATE for one piece of work."""
     tasks = app.store.tasks.apply(
-        resolve_project(app, project), template, title, agent=identity.agent(agent), **options
+        resolve_project(app, project), template, title, agent=app.acting_agent(agent), **options
     )
     app.show_list(tasks, _columns(app), empty="The template has no tasks.")
 
@@ -315,9 +314,9 @@ def claim(
 
     Exits with 3 if no task is ready.
     """
-    claimant = identity.required_agent(agent)
+    claimant = app.require_agent(agent)
     project_id = resolve_project(app, project)
-    task = app.store.tasks.claim(project_id, claimant, run=identity.run(run), **options)
+    task = app.store.tasks.claim(project_id, claimant, run=run or app.caller.run, **options)
     if task is None:
         raise NotFound("No task is ready for this agent. See `corral task list`.")
     app.report(f"Claimed {task.key} ({task.id}, fence {task.fence}): {task.title}", task)
@@ -336,7 +335,7 @@ def claim(
 def renew(app: App, /, task: str, project: str | None, agent: str | None, **options: Any) -> None:
     """Renew the lease of a claimed task."""
     id = resolve_task(app, task, project)
-    renewed = app.store.tasks.renew(id, agent=identity.agent(agent), **options)
+    renewed = app.store.tasks.renew(id, agent=app.acting_agent(agent), **options)
     app.report(f"Renewed the lease of task {renewed.key}.", renewed)
 
 
@@ -394,7 +393,7 @@ def submit(
         ]
     id = resolve_task(app, task, project)
     before = app.store.tasks.get(id).submitted_at
-    submitted = app.store.tasks.submit(id, fields, agent=identity.agent(agent), fence=fence)
+    submitted = app.store.tasks.submit(id, fields, agent=app.acting_agent(agent), fence=fence)
     if before == submitted.submitted_at:
         sentence = (
             f"Task {submitted.key} was submitted before; it is {submitted.state}. The first "
@@ -413,7 +412,7 @@ def submit(
 def release(app: App, /, task: str, project: str | None, agent: str | None, **options: Any) -> None:
     """Release a claimed task so that another agent can claim it."""
     id = resolve_task(app, task, project)
-    released = app.store.tasks.release(id, agent=identity.agent(agent), **options)
+    released = app.store.tasks.release(id, agent=app.acting_agent(agent), **options)
     app.report(f"Released task {released.key}; it is {released.state}.", released)
 
 
@@ -427,7 +426,7 @@ def fail(
 ) -> None:
     """Mark a claimed task as failed; tasks that depend on it are blocked."""
     id = resolve_task(app, task, project)
-    failed = app.store.tasks.fail(id, reason, agent=identity.agent(agent), **options)
+    failed = app.store.tasks.fail(id, reason, agent=app.acting_agent(agent), **options)
     app.report(f"Task {failed.key} failed.", failed)
 
 
@@ -443,7 +442,7 @@ def fail(
 def accept(app: App, task: str, project: str | None, agent: str | None, note: str | None) -> None:
     """Approve a submitted task. The agent that did the work cannot approve it."""
     id = resolve_task(app, task, project)
-    accepted = app.store.tasks.accept(id, note=note, agent=identity.agent(agent))
+    accepted = app.store.tasks.accept(id, note=note, agent=app.acting_agent(agent))
     app.report(f"Task {accepted.key} accepted.", accepted)
 
 
@@ -454,7 +453,7 @@ def accept(app: App, task: str, project: str | None, agent: str | None, note: st
 def reject(app: App, task: str, reason: str, project: str | None, agent: str | None) -> None:
     """Reject a submitted task with a reason. The agent that did the work cannot reject it."""
     id = resolve_task(app, task, project)
-    rejected = app.store.tasks.reject(id, reason, agent=identity.agent(agent))
+    rejected = app.store.tasks.reject(id, reason, agent=app.acting_agent(agent))
     app.report(f"Task {rejected.key} rejected; it is {rejected.state} again.", rejected)
 
 
@@ -484,7 +483,7 @@ def _add_transition(verb: str, help: str, *, reason: bool) -> None:
         app: App, /, task: str, project: str | None, agent: str | None, **options: Any
     ) -> None:
         changed = getattr(app.store.tasks, verb)(
-            resolve_task(app, task, project), agent=identity.agent(agent), **options
+            resolve_task(app, task, project), agent=app.acting_agent(agent), **options
         )
         app.report(f"Task {changed.key} is {changed.state}.", changed)
 
@@ -506,7 +505,7 @@ _add_transition("cancel", "Cancel a task; tasks that depend on it are blocked.",
 def reassign(app: App, task: str, to: str | None, project: str | None, agent: str | None) -> None:
     """Assign a task to the agent TO; without TO, any agent of its role may claim it."""
     id = resolve_task(app, task, project)
-    assigned = app.store.tasks.reassign(id, to, agent=identity.agent(agent))
+    assigned = app.store.tasks.reassign(id, to, agent=app.acting_agent(agent))
     app.report(
         f"Assigned task {assigned.key} to {to or 'any agent of its role'}; it is {assigned.state}.",
         assigned,
@@ -522,7 +521,7 @@ def depend(
 ) -> None:
     """Add dependencies: TASK waits for the tasks ON."""
     id = resolve_task(app, task, project)
-    changed = app.store.tasks.depend(id, on, agent=identity.agent(agent))
+    changed = app.store.tasks.depend(id, on, agent=app.acting_agent(agent))
     app.report(
         f"Task {changed.key} depends on {', '.join(changed.depends_on)}; it is {changed.state}.",
         changed,
@@ -538,7 +537,7 @@ def undepend(
 ) -> None:
     """Remove dependencies of TASK on the tasks ON."""
     id = resolve_task(app, task, project)
-    changed = app.store.tasks.undepend(id, on, agent=identity.agent(agent))
+    changed = app.store.tasks.undepend(id, on, agent=app.acting_agent(agent))
     app.report(f"Task {changed.key} is {changed.state}.", changed)
 
 
@@ -564,7 +563,7 @@ def edit(app: App, /, task: str, project: str | None, agent: str | None, **optio
     if changes.get("description"):
         changes["description"] = read_body(changes["description"], False)
     id = resolve_task(app, task, project)
-    edited = app.store.tasks.edit(id, agent=identity.agent(agent), **changes)
+    edited = app.store.tasks.edit(id, agent=app.acting_agent(agent), **changes)
     app.report(f"Changed task {edited.key}.", edited)
 
 
@@ -590,7 +589,7 @@ def archive(
         app.report(f"Archived {count} tasks.", {"archived": count})
         return
     id = resolve_task(app, task, project)
-    archived = app.store.tasks.archive(id, agent=identity.agent(agent))
+    archived = app.store.tasks.archive(id, agent=app.acting_agent(agent))
     app.report(f"Archived task {archived.key}.", archived)
 
 
@@ -637,6 +636,6 @@ def delegate(
         context=read_body(context, False) if context else None,
         deadline_at=None if within is None else app.store.now() + within,
         parent=parent,
-        agent=identity.agent(agent),
+        agent=app.acting_agent(agent),
     )
     app.report(f"Delegated to {delegation.to_mailbox} ({delegation.id}).", delegation)

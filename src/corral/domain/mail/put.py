@@ -16,6 +16,7 @@ from corral.domain.mail.model import (
     LetterDraft,
     check_mailbox,
     check_priority,
+    is_ordered,
     mailbox_kind,
     session_id_of,
 )
@@ -60,6 +61,59 @@ def put(
             is_limited = mailbox_kind(mailbox) == "session"
             return _put_in_chain_or_notify(tx, values, cause, is_limited=is_limited)
     return _insert_once(tx, values)
+
+
+def put_by_caller(
+    tx: Tx,
+    mailbox: str,
+    body: Any,
+    *,
+    key: str | None = None,
+    due_at: int | None = None,
+    priority: int = 0,
+    sender: str | None = None,
+    expires_at: int | None = None,
+    project: str | None = None,
+) -> Letter | HopLimitReached:
+    """Put a letter into a mailbox. Idempotent by `key`: returns the first letter with that key.
+
+    The letter can be claimed from `due_at` on and is not delivered after `expires_at`. The mailbox
+    `sender` gets a notice if the letter is never delivered. A session must be open; a letter to a
+    replaced session goes to its successor.
+
+    A letter of an agent or a run that an agent may read continues the chain of letters that led to
+    it; raises Refused when the chain exceeds `mail.max_hops`. The key of an agent is unique among
+    its own keys, except in a `queue:…` mailbox: keys of Corral's letters can be guessed (`msg_7`),
+    and a letter with a known key would suppress them.
+    """
+    if tx.run_id is not None or mailbox_kind(tx.actor) == "agent":
+        if key and is_ordered(mailbox):
+            key = f"{tx.actor}:{key}"
+        if chains.is_read_by_agent(mailbox):
+            tx.begin()
+            if (exceeded := _refuse_beyond_limit(tx, mailbox)) is not None:
+                return exceeded
+    return put(
+        tx,
+        mailbox,
+        body,
+        key=key,
+        due_at=due_at,
+        priority=priority,
+        sender=sender,
+        expires_at=expires_at,
+        project=project,
+    )
+
+
+def _refuse_beyond_limit(tx: Tx, mailbox: str) -> HopLimitReached | None:
+    """Notify both sides, if a letter of the caller would exceed the hop limit; else return None."""
+    cause = chains.get_for_caller(tx)
+    if cause is None or (exceeded := chains.find_exceeded_limit(tx, cause)) is None:
+        return None
+    sender = f"agent:{cause.agent}" if cause.agent else tx.actor
+    notify_hop_limit(tx, cause, mailbox, sender, exceeded)
+    return exceeded
 
 
 def put_last(

@@ -65,7 +65,7 @@ class ResultArguments(WriteArguments, kw_only=True):
     failed: Annotated[str | None, Meta(description="Why the work cannot be done.")] = None
 
 
-def result(call: ToolCall, arguments: ResultArguments) -> DelegateResult | msgspec.Raw:
+def report_result(call: ToolCall, arguments: ResultArguments) -> DelegateResult | msgspec.Raw:
     """Return the result of work that was delegated to you, or explain why it cannot be done. The
     delegator gets it as a message. For a delegated task call task_submit instead."""
     parameters = {"delegation": arguments.delegation, "agent": call.caller.name}

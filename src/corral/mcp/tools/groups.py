@@ -24,7 +24,7 @@ class GroupPostResult(ToolResult, kw_only=True):
     number: int
 
 
-def group_post(call: ToolCall, arguments: GroupPostArguments) -> GroupPostResult | msgspec.Raw:
+def post_to_group(call: ToolCall, arguments: GroupPostArguments) -> GroupPostResult | msgspec.Raw:
     """Post to a group that you are a member of, or to all agents. Every member gets it, also
     members that are not running. To reach one agent use send."""
 
@@ -86,7 +86,7 @@ class GroupReadResult(ToolResult, kw_only=True):
     more: bool
 
 
-def group_read(call: ToolCall, arguments: GroupReadArguments) -> GroupReadResult:
+def read_group(call: ToolCall, arguments: GroupReadArguments) -> GroupReadResult:
     """Read the unread posts of a group, oldest first. Posts stay unread until you pass the number
     of the last one as seen."""
     member, groups = call.caller.mailbox, call.store.groups

@@ -29,7 +29,7 @@ class RequestResult(ToolResult, kw_only=True):
     reason: str | None
 
 
-def request(call: ToolCall, arguments: RequestArguments) -> RequestResult:
+def ask_host(call: ToolCall, arguments: RequestArguments) -> RequestResult:
     """Ask the host to perform an action that you may not perform yourself. It is performed at once
     if you have the grant; otherwise people see the full request and decide, and you get a message.
     Never ask anyone to send you a secret: request it here by name."""

@@ -34,7 +34,7 @@ class WhoamiResult(ToolResult, kw_only=True):
     letters: int
 
 
-def whoami(call: ToolCall, arguments: WhoamiArguments) -> WhoamiResult:
+def identify_caller(call: ToolCall, arguments: WhoamiArguments) -> WhoamiResult:
     """Return your identity, your project, the tasks and locks you hold, and the number of unread
     messages. Call this first, and again whenever you lose track."""
     caller, store = call.caller, call.store
@@ -88,7 +88,7 @@ class TeamResult(ToolResult, kw_only=True):
     more: str | None
 
 
-def team(call: ToolCall, arguments: TeamArguments) -> TeamResult:
+def list_team(call: ToolCall, arguments: TeamArguments) -> TeamResult:
     """List the agents of the team with their roles and current work. You can message them (send)
     and delegate work to them (delegate)."""
     store = call.store
@@ -126,7 +126,7 @@ class HistoryResult(ToolResult, kw_only=True):
     more: str | None
 
 
-def history(call: ToolCall, arguments: HistoryArguments) -> HistoryResult:
+def list_history(call: ToolCall, arguments: HistoryArguments) -> HistoryResult:
     """Read earlier turns of your conversation, including those of interrupted runs, in
     chronological order. Times are milliseconds since 1970."""
     session = call.caller.session

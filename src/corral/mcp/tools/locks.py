@@ -56,7 +56,7 @@ def _lock_info(lock: Lock) -> LockInfo:
     )
 
 
-def lock(call: ToolCall, arguments: LockArguments) -> LockResult | msgspec.Raw:
+def acquire_lock(call: ToolCall, arguments: LockArguments) -> LockResult | msgspec.Raw:
     """Lock files before you change them, so that no other agent changes them meanwhile. Call again
     to renew the lock. If another agent holds it, the error names the owner and the expiry: do other
     work, wait some seconds (wait_seconds), or join the queue (queue)."""
@@ -104,7 +104,7 @@ class LockReleaseArguments(WriteArguments, kw_only=True):
     lock: Annotated[str, Meta(description="Id of the lock, from the result of lock.")]
 
 
-def lock_release(call: ToolCall, arguments: LockReleaseArguments) -> LockResult | msgspec.Raw:
+def release_lock(call: ToolCall, arguments: LockReleaseArguments) -> LockResult | msgspec.Raw:
     """Release a lock, or leave its queue, as soon as you no longer need the files. Idempotent."""
     return call.perform(
         "locks.release",
@@ -127,7 +127,7 @@ class LockListResult(ToolResult, kw_only=True):
     more: str | None
 
 
-def lock_list(call: ToolCall, arguments: LockListArguments) -> LockListResult:
+def list_locks(call: ToolCall, arguments: LockListArguments) -> LockListResult:
     """List the locks of your project: paths, owners, waiters and expiry times."""
     project = call.caller.project
     if arguments.path is not None:

@@ -20,7 +20,7 @@ class ProgressResult(ToolResult, kw_only=True):
     percent: int | None
 
 
-def progress(call: ToolCall, arguments: ProgressArguments) -> ProgressResult | msgspec.Raw:
+def report_progress(call: ToolCall, arguments: ProgressArguments) -> ProgressResult | msgspec.Raw:
     """Report your progress to those who wait for you. Naming your task also renews its lease. A
     progress report does not complete a task: call task_submit."""
     task = find_task(call, arguments.task) if arguments.task else None
@@ -59,7 +59,7 @@ class PlanResult(ToolResult, kw_only=True):
     steps: int
 
 
-def plan(call: ToolCall, arguments: PlanArguments) -> PlanResult | msgspec.Raw:
+def set_plan(call: ToolCall, arguments: PlanArguments) -> PlanResult | msgspec.Raw:
     """Publish your plan, step by step. It replaces your previous plan; others and your next run can
     read it."""
     return call.perform(

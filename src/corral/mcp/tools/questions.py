@@ -40,7 +40,7 @@ class AnswerResult(ToolResult, kw_only=True):
     by: str | None
 
 
-def ask(call: ToolCall, arguments: AskArguments) -> AnswerResult:
+def ask_question(call: ToolCall, arguments: AskArguments) -> AnswerResult:
     """Ask a person, or named agents, something that you must not guess. With wait_seconds this call
     returns the answer if it comes soon. Otherwise it comes to your inbox, also after a restart."""
     caller = call.caller
@@ -70,7 +70,7 @@ class AnswerWaitArguments(ToolArguments, kw_only=True):
     wait_seconds: WaitSeconds = 30
 
 
-def answer_wait(call: ToolCall, arguments: AnswerWaitArguments) -> AnswerResult:
+def wait_for_answer(call: ToolCall, arguments: AnswerWaitArguments) -> AnswerResult:
     """Wait for the answer to a question that you asked, or for the confirmation of a decision that
     you proposed. Call it as often as needed."""
     return _wait_for_answer(call, arguments.id, arguments.wait_seconds)
@@ -129,7 +129,7 @@ class AnswerArguments(WriteArguments, kw_only=True):
     reason: Annotated[str | None, Meta(description="Reason, for a decision.")] = None
 
 
-def answer(call: ToolCall, arguments: AnswerArguments) -> AnswerResult | msgspec.Raw:
+def answer_question(call: ToolCall, arguments: AnswerArguments) -> AnswerResult | msgspec.Raw:
     """Answer a question, or confirm or reject a decision, that another agent sent you. The first
     answer counts; later ones get an error."""
     by = call.caller.mailbox
@@ -169,7 +169,7 @@ class DecideArguments(WriteArguments, kw_only=True):
     wait_seconds: WaitSeconds = 0
 
 
-def decide(call: ToolCall, arguments: DecideArguments) -> AnswerResult:
+def record_decision(call: ToolCall, arguments: DecideArguments) -> AnswerResult:
     """Record a decision with its reasons and alternatives, so that others can understand it. With
     confirm it is only proposed: wait for the confirmation before you act on it. No answer by the
     deadline means no."""

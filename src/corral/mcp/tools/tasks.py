@@ -98,7 +98,7 @@ class TaskListResult(ToolResult, kw_only=True):
     more: str | None
 
 
-def task_list(call: ToolCall, arguments: TaskListArguments) -> TaskListResult:
+def list_tasks(call: ToolCall, arguments: TaskListArguments) -> TaskListResult:
     """List the tasks of your project in the order of their declaration, with states and
     dependencies."""
     page = call.store.tasks.list(
@@ -124,7 +124,7 @@ class TaskShowResult(ToolResult, kw_only=True):
     task: TaskDetail
 
 
-def task_show(call: ToolCall, arguments: TaskShowArguments) -> TaskShowResult:
+def show_task(call: ToolCall, arguments: TaskShowArguments) -> TaskShowResult:
     """Show one task: description, files, submitted evidence, and why it waits or was rejected."""
     task = find_task(call, arguments.task)
     step = _NEXT_STEPS.get(task.state, "Nothing to do for this task.")
@@ -160,7 +160,7 @@ class TaskAddResult(ToolResult, kw_only=True):
     tasks: list[TaskSummary]
 
 
-def task_add(call: ToolCall, arguments: TaskAddArguments) -> TaskAddResult | msgspec.Raw:
+def add_task(call: ToolCall, arguments: TaskAddArguments) -> TaskAddResult | msgspec.Raw:
     """Declare tasks of your project, all or none, in any order. Split work so that each task can be
     done and reviewed by itself; name prerequisites in depends_on. You get messages about their
     progress."""
@@ -195,7 +195,7 @@ class TaskClaimResult(ToolResult, kw_only=True):
     task: TaskDetail | None
 
 
-def task_claim(call: ToolCall, arguments: TaskClaimArguments) -> TaskClaimResult | msgspec.Raw:
+def claim_task(call: ToolCall, arguments: TaskClaimArguments) -> TaskClaimResult | msgspec.Raw:
     """Claim a ready task before you work on it: no other agent can claim it meanwhile. Without a
     key you get the task with the highest priority for your role."""
     caller = call.caller
@@ -241,7 +241,7 @@ class TaskStateResult(ToolResult, kw_only=True):
     reason: str | None
 
 
-def task_submit(call: ToolCall, arguments: TaskSubmitArguments) -> TaskStateResult | msgspec.Raw:
+def submit_task(call: ToolCall, arguments: TaskSubmitArguments) -> TaskStateResult | msgspec.Raw:
     """Submit your finished task with evidence: commits, commands with exit statuses, files, a text.
     The task is done once a reviewer, a check or the project's rules accept it."""
     evidence = Evidence(arguments.commits, arguments.commands, arguments.files, arguments.text)
@@ -277,7 +277,7 @@ class TaskFailArguments(WriteArguments, kw_only=True):
     ] = False
 
 
-def task_fail(call: ToolCall, arguments: TaskFailArguments) -> TaskStateResult | msgspec.Raw:
+def fail_task(call: ToolCall, arguments: TaskFailArguments) -> TaskStateResult | msgspec.Raw:
     """Report that you cannot do your task, and why. Tasks that depend on it are blocked, and its
     lead is notified. With release it becomes ready for another agent instead."""
     step = "Release your locks, then claim another task with task_claim."
@@ -302,7 +302,7 @@ class TaskReviewArguments(WriteArguments, kw_only=True):
     ] = None
 
 
-def task_review(call: ToolCall, arguments: TaskReviewArguments) -> TaskStateResult | msgspec.Raw:
+def review_task(call: ToolCall, arguments: TaskReviewArguments) -> TaskStateResult | msgspec.Raw:
     """Accept a task that another agent submitted, or reject it with a reason. Review the evidence
     (task_show) and the work itself first. You cannot review your own task."""
     parameters = {"task": find_task(call, arguments.task).id, "agent": call.caller.name}

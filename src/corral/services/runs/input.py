@@ -63,12 +63,8 @@ def _put_into_mailbox(tx: Tx, run: Run, text: str) -> Letter | HopLimitReached:
     mailbox = f"session:{run.session_id}"
     if tx.run_id is None:
         return mail.put(tx, mailbox, text, project=run.project_id)
-    from corral.domain.chat.conversations import agent_mail
-
     sender = tx.actor if tx.actor.startswith("agent:") else f"queue:{tx.run_id}"
-    return agent_mail.put_from_run(
-        tx, mailbox, text, run=tx.run_id, sender=sender, project=run.project_id
-    )
+    return mail.put_by_caller(tx, mailbox, text, sender=sender, project=run.project_id)
 
 
 def _ask_supervisor(run: Run, text: str, *, enter: bool, dialog: str | None) -> dict[str, Any]:

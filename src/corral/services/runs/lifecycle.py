@@ -111,14 +111,20 @@ def stop_run(
     return run
 
 
-def wait_for_run(database: "Database", id: str, *, timeout_ms: int | None = None) -> Run:
-    """Wait until a run has ended; raises NotYet after `timeout_ms`."""
+def wait_for_run(
+    database: "Database", id: str, *, timeout_ms: int | None = None, upkeep: bool = True
+) -> Run:
+    """Wait until a run has ended; raises NotYet after `timeout_ms`.
+
+    With `upkeep`, a dead supervisor is detected and queued runs are started meanwhile. Without it,
+    nothing is written.
+    """
     checked_at = time.monotonic()
     latest: Run | None = None
 
     def read_ended() -> Run | None:
         nonlocal latest, checked_at
-        if latest is not None and time.monotonic() - checked_at > MAX_LISTEN_SECONDS:
+        if upkeep and latest is not None and time.monotonic() - checked_at > MAX_LISTEN_SECONDS:
             # The supervisor may have died, or the process that should start the run.
             recovery.check_run(database, latest)
             if latest.state is RunState.QUEUED and latest.due_at <= database.clock.now():

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from corral import config
 from corral.adapters.processes import process
 from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
@@ -130,10 +129,11 @@ class ResolvedPrompt(NamedTuple):
     title: str | None
 
 
-def request_run(tx: Tx, request: RunRequest) -> Run:
+def request_run(tx: Tx, request: RunRequest, *, caller_run: str | None = None) -> Run:
     """Queue a run and return it.
 
-    Raises NotFound for an unknown agent, session or project, Refused when no agent CLI is installed
+    `caller_run` is the run that the environment of the caller names; it may have ended. Raises
+    NotFound for an unknown agent, session or project, Refused when no agent CLI is installed
     or the budget cannot be enforced, and Invalid for contradicting options.
     """
     if request.agent is not None and request.command is not None:
@@ -141,6 +141,7 @@ def request_run(tx: Tx, request: RunRequest) -> Run:
     target = _resolve_target(tx, request)
     prompt = _resolve_prompt(tx, request, target)
     spec = _to_spec(tx, request, target, prompt)
+    spec = msgspec.structs.replace(spec, parent_id=_find_parent(tx, caller_run))
     require_measurable_usage(spec.command, target.runner.provider, spec.mode, spec.budget_micros)
     session = target.session
     if session is None and (target.runner.agent is not None or request.command is None):
@@ -210,7 +211,6 @@ def _to_spec(tx: Tx, request: RunRequest, target: RunTarget, prompt: ResolvedPro
         session_id=session.id if session else None,
         agent_id=runner.agent.id if runner.agent else None,
         agent_version=runner.agent.version if runner.agent else None,
-        parent_id=_find_parent(tx),
         provider=runner.provider,
         mode=RunMode.ACP if request.acp else RunMode.PTY if interactive else RunMode.PIPE,
         prompt=_with_context(tx, session, prompt.text, request),
@@ -318,9 +318,9 @@ def _is_watched(request: RunRequest) -> bool:
     return request.watched if request.terminal is None else request.terminal
 
 
-def _find_parent(tx: Tx) -> str | None:
-    """Return the run that this process is inside of, if it is in this store."""
-    given = tx.run_id or config.run_id()
+def _find_parent(tx: Tx, caller_run: str | None) -> str | None:
+    """Return the run that the caller is or was inside of, if it is in this store."""
+    given = tx.run_id or caller_run
     with suppress(NotFound, Invalid):
         return runs.get(tx, given).id if given else None
     return None

@@ -13,7 +13,9 @@ from corral.kernel.errors import Conflict, NotFound, Refused
 from corral.services.runs.request import ANY_HOST, RunRequest, coalesce, request_run
 
 
-def resume_run(tx: Tx, run_or_session: str, request: RunRequest) -> Run:
+def resume_run(
+    tx: Tx, run_or_session: str, request: RunRequest, *, caller_run: str | None = None
+) -> Run:
     """Queue a run that continues an earlier run or a session.
 
     Limits, variables and agent are those of the earlier run unless the request has its own. A
@@ -22,7 +24,8 @@ def resume_run(tx: Tx, run_or_session: str, request: RunRequest) -> Run:
     """
     before = _find_latest_run(tx, run_or_session)
     if before is None:
-        return request_run(tx, msgspec.structs.replace(request, session=run_or_session))
+        request = msgspec.structs.replace(request, session=run_or_session)
+        return request_run(tx, request, caller_run=caller_run)
     if (live := _find_live_run(tx, before)) is not None:
         raise Conflict(
             f"Cannot resume {live.id}: it is {live.state}. Wait for its end (`corral wait "
@@ -67,6 +70,7 @@ def resume_run(tx: Tx, run_or_session: str, request: RunRequest) -> Run:
             or (None if before.mode is RunMode.RECORDED else ANY_HOST),
             labels=request.labels or launch.labels,
         ),
+        caller_run=caller_run,
     )
 
 

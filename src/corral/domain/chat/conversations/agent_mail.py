@@ -71,22 +71,6 @@ def send(
     )
 
 
-def put_from_run(
-    tx: Tx, mailbox: str, body: Any, *, run: str | None, **options: Any
-) -> Letter | HopLimitReached:
-    """Put a letter from inside a run, or for an agent.
-
-    It continues the chain of letters that the run read. Beyond `mail.max_hops` it is not put. The
-    options are those of `mail.put`. No answer is sent automatically: only `send` asks for one.
-    """
-    cause = chains.get_for_run(tx, run) if run is not None else chains.get_for_caller(tx)
-    if cause is not None and (exceeded := chains.find_exceeded_limit(tx, cause)) is not None:
-        sender = f"agent:{cause.agent}" if cause.agent else tx.actor
-        mail.notify_hop_limit(tx, cause, mailbox, sender, exceeded)
-        return exceeded
-    return mail.put(tx, mailbox, body, **options)
-
-
 def answer_senders(tx: Tx, conversation: Conversation, run_id: str, text: str) -> None:
     """Send the result of a chat turn to the agents whose letters began it. Idempotent for a run.
 
