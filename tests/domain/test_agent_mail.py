@@ -277,7 +277,8 @@ def test_child_run_continues_the_chain_of_its_parent(
     store.settings.set("mail.max_hops", 5)
 
     def put(run: Run, mailbox: str) -> None:
-        child = store.runs.start(command=["true"], project=str(tmp_path))
+        inside = store.as_actor("run:parent", run_id=run.id)
+        child = inside.runs.start(command=["true"], project=str(tmp_path))
         assert child.parent_id == run.id
         store.runs.stop(child.id)
         store.as_actor("run:child", run_id=child.id).mail.put(mailbox, "again")
