@@ -288,6 +288,18 @@ def test_page_works_and_prints_what_it_shows(
     assert not reader.unused, f"{name} no longer contains a substituted text"
 
 
+def test_agents_in_first_pages_return_to_the_shell() -> None:
+    """In a terminal an agent is interactive, and would receive the next command of the page."""
+    pages = [TOP / "README.md", *(DOCS / "tutorials").glob("*.md")]
+    interactive = []
+    for command in list_commands(pages):
+        if command.startswith(("corral run ", "corral resume ")) and " -- " not in command:
+            options = shlex.split(command, comments=True)
+            if not {"-d", "--no-pty"} & set(options):
+                interactive.append(command)
+    assert interactive == []
+
+
 def list_inline_commands() -> set[str]:
     """Return the complete commands in sentences: without placeholders, and with all arguments."""
     result = set()
