@@ -137,6 +137,21 @@ def test_narrow_table_drops_lesser_columns_and_never_the_first() -> None:
     assert _distribute_width([8, 8], [40, 10], 10) == [16, 10]
 
 
+def test_hidden_columns_are_named_on_a_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("agent", "create", "ada").code == 0
+    assert cli("note", "add", "make needs version 4", "--agent", "ada").code == 0
+    assert "Columns hidden" not in cli("note", "search", "make", "--agent", "ada").err
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    result = cli("note", "search", "make", "--agent", "ada")
+    assert "Columns hidden" not in result.err
+    assert "CONTENT" in result.out
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    result = cli("note", "search", "make", "--agent", "ada")
+    assert result.err.splitlines()[-1].startswith("Columns hidden: FOR.")
+    assert "Columns hidden" not in cli("note", "search", "make", "--agent", "ada", "--json").err
+
+
 def test_narrow_run_list_shows_names_or_commands() -> None:
     columns = [
         Column("ID", lambda _: "x" * 30),

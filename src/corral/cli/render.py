@@ -7,11 +7,12 @@ is escaped before it is written to the terminal.
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+import click
 import msgspec
 
 from corral.kernel import display_time
@@ -91,7 +92,14 @@ def write_table(records: Sequence[Any], columns: "Columns") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    columns, rows, widths = _fit_columns(records, columns, console().width)
+    all_columns = columns
+    columns, rows, widths = _fit_columns(records, all_columns, console().width)
+    _note_hidden_columns(
+        column.title
+        for column in all_columns
+        if column not in columns
+        and any(column.cell(record) not in (None, "-") for record in records)
+    )
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for column, width in zip(columns, widths, strict=True):
         wraps = column.shrink == "wrap"
@@ -106,6 +114,30 @@ def write_table(records: Sequence[Any], columns: "Columns") -> None:
             )
         )
     _print(table)
+
+
+_HIDDEN_COLUMNS = "corral.cli.render.hidden_columns"
+
+
+def _note_hidden_columns(titles: Iterable[str]) -> None:
+    """Remember columns that the terminal is too narrow for, and name them when the command ends.
+
+    One line for all tables of a command, after its output; only on a terminal.
+    """
+    hidden = dict.fromkeys(titles)
+    context = click.get_current_context(silent=True)
+    if not hidden or context is None or not sys.stderr.isatty():
+        return
+    if _HIDDEN_COLUMNS not in context.meta:
+        context.meta[_HIDDEN_COLUMNS] = {}
+        context.find_root().call_on_close(
+            lambda: click.echo(
+                f"Columns hidden: {', '.join(context.meta[_HIDDEN_COLUMNS])}. "
+                "Widen the terminal or use --json.",
+                err=True,
+            )
+        )
+    context.meta[_HIDDEN_COLUMNS].update(hidden)
 
 
 def _fit_columns(

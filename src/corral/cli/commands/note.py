@@ -13,18 +13,18 @@ from corral.cli.render import format_age
 
 COLUMNS = [
     Column("ID", lambda note: note.id),
-    Column("FOR", lambda note: note.scope),
-    Column("CATEGORY", lambda note: note.category),
-    Column("KEY", lambda note: note.key),
-    Column("CONFIDENCE", lambda note: f"{note.confidence} %"),
-    Column("ADDED", lambda note: format_age(note.created_at)),
+    Column("FOR", lambda note: note.scope, drop=4),
+    Column("CATEGORY", lambda note: note.category, drop=1),
+    Column("KEY", lambda note: note.key, drop=2),
+    Column("CONFIDENCE", lambda note: f"{note.confidence} %", drop=5),
+    Column("ADDED", lambda note: format_age(note.created_at), drop=3),
     Column("CONTENT", lambda note: note.text, shrink="truncate"),
 ]
 HITS = [
     Column("SCORE", lambda hit: f"{hit.score:.2f}"),
-    Column("ID", lambda hit: hit.note.id),
-    Column("FOR", lambda hit: hit.note.scope),
-    Column("CATEGORY", lambda hit: hit.note.category),
+    Column("ID", lambda hit: hit.note.id, drop=1),
+    Column("FOR", lambda hit: hit.note.scope, drop=3),
+    Column("CATEGORY", lambda hit: hit.note.category, drop=2),
     Column("CONTENT", lambda hit: hit.note.text, shrink="truncate"),
 ]
 
