@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from corral.kernel.errors import Refused
 from corral.services.races import winner
 from tests.support.cli_runner import Cli, CliResult
 from tests.support.grouped_cases import each_case
-from tests.support.home import wait_until
+from tests.support.home import CORRAL, is_alive, wait_until
 from tests.support.race_helpers import git, make_repository
 
 pytestmark = pytest.mark.slow
@@ -243,3 +245,31 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     assert cli.json("race", "list") == []
     assert git(project, "worktree", "list").count("\n") == 0
     assert not os.path.exists(project / "made")
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_interrupted_wait_ends_at_once_with_the_check(
+    cli: Cli, url: str, project: Path, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    checking = tmp_path / "checking"
+    check = f"echo $$ > {checking}.new && mv {checking}.new {checking}; sleep 600"
+    command = ("race", "start", "Do it", "--agents", "ada", "--check", check, "--wait", *more)
+    process = subprocess.Popen(
+        [*CORRAL, "--store", url, *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        # The child of a shell without job control ignores SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    wait_until(checking.exists, "the check runs")
+    pid = int(checking.read_text())
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    (race,) = cli.json("race", "list")
+    assert f"corral race wait {race['id']}" in error
+    assert f"corral race abandon {race['id']}" in error
+    assert "Traceback" not in error
+    wait_until(lambda: not is_alive(pid), "the check has ended")
+    assert cli.json("race", "abandon", race["id"])["state"] == "abandoned"

@@ -1,5 +1,6 @@
 """Shared by the commands about races: options, waiting with progress, and display."""
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 STAGES = {"preparing": 0, "running": 1, "checking": 2}
 POLL_SECONDS = 0.5
+INTERRUPTED_EXIT_CODE = 130
 
 race_argument = click.argument("race")
 race_or_latest_argument = click.argument("race", default="latest")
@@ -67,9 +69,11 @@ def wait_or_detach(app: App, race: "Race", wait: bool, wait_ms: int | None) -> "
 
 
 def wait_with_progress(app: App, race: str, wait_ms: int | None) -> "Race":
-    """Wait for a race, with a progress bar for each attempt on a terminal."""
-    if app.json or not sys.stderr.isatty():
-        return app.store.races.wait(race, timeout_ms=wait_ms)
+    """Wait for a race, with a progress bar for each attempt on a terminal.
+
+    Ctrl-C ends this process at once with 130. The guards of running checks end them, and the next
+    driver repeats them.
+    """
     results: list[Any] = []
 
     def drive() -> None:
@@ -79,8 +83,20 @@ def wait_with_progress(app: App, race: str, wait_ms: int | None) -> "Race":
             results.append(error)
 
     thread = threading.Thread(target=drive, daemon=True)
-    thread.start()
-    _show_progress(app, race, thread)
+    try:
+        thread.start()
+        if app.json or not sys.stderr.isatty():
+            thread.join()
+        else:
+            _show_progress(app, race, thread)
+    except KeyboardInterrupt:
+        click.echo(
+            f"corral: Stopped waiting. {race} continues only with a driver: continue it with "
+            f"`corral race wait {race}`, or end it with `corral race abandon {race}`.",
+            err=True,
+        )
+        # The interpreter would wait for the threads of running checks. A killed driver is safe.
+        os._exit(INTERRUPTED_EXIT_CODE)
     if isinstance(results[0], BaseException):
         raise results[0]
     result: Race = results[0]
