@@ -45,7 +45,9 @@ def _read_env(name: str) -> str:
     value = os.environ.get(name)
     if not value:
         raise NotFound(
-            f"The environment variable {name} is not set. Set it where Corral starts.", name=name
+            f"The environment variable {name} is not set. Set it in the environment of this "
+            "command and of the daemon, then restart the daemon (`corral down`, `corral up`).",
+            name=name,
         )
     return value
 
