@@ -92,7 +92,7 @@ def test_race_from_start_to_export(cli: Cli, project: Path) -> None:
     worktrees = cli.json("race", "clean", race["id"])
     assert {worktree["action"] for worktree in worktrees} == {"remove", "keep"}
     assert "Dry run" in run_ok(cli, "race", "clean", race["id"]).out
-    run_ok(cli, "race", "clean", race["id"], "--yes")
+    assert "Removed " in run_ok(cli, "race", "clean", race["id"], "--yes").out
     run_ok(cli, "race", "finish", race["id"])
     assert cli.json("race", "show", race["id"])["state"] == "completed"
     assert "ben" in run_ok(cli, "race", "stats").out

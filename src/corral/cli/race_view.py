@@ -256,6 +256,8 @@ def headline(round: "Round") -> str:
 def next_step(race: "Race") -> str:
     """Return the commands that are useful in the current state of a race."""
     latest = race.latest
+    if race.merged_commit is not None and race.merged_commit == latest.winner_commit:
+        return f"The winner is merged. Remove its worktrees: corral race clean {race.id}"
     if race.state != "active":
         return f"The race is {race.state}{f': {race.reason}' if race.reason else '.'}"
     steps = {

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from corral.cli.columns import Column, Columns
 from corral.cli.context import App
-from corral.cli.render import write_line
+from corral.cli.render import format_count, write_line
 
 if TYPE_CHECKING:
     from corral.services.worktree_cleanup import Leftover
@@ -28,8 +28,20 @@ def show_leftovers(
     ]
     app.show_list(leftovers, columns, empty="No worktrees to remove.")
     sizes = [leftover.bytes for leftover in leftovers if leftover.action == "remove"]
-    if sizes and not app.json and not confirmed:
+    if app.json or not leftovers:
+        return
+    if confirmed:
+        write_line(_summarize(leftovers))
+    elif sizes:
         write_line(f"Dry run. Remove these worktrees ({format_size(sum(sizes))}) with --yes.")
+
+
+def _summarize(leftovers: "Sequence[Leftover]") -> str:
+    """Describe what was done: how many worktrees were removed, and how many were kept."""
+    removed = [leftover.bytes for leftover in leftovers if leftover.action == "removed"]
+    text = f"Removed {format_count(len(removed), 'worktrees')} ({format_size(sum(removed))})"
+    kept = sum(leftover.action == "keep" for leftover in leftovers)
+    return f"{text}, kept {kept:,}." if kept else f"{text}."
 
 
 def format_size(count: int) -> str:
