@@ -9,9 +9,9 @@ from corral.api import Corral
 from corral.domain.runs.model import RunMode, RunState
 from corral.domain.runs.spec import MAX_PROMPT
 from corral.kernel.clock import DAY, HOUR, ManualClock
-from corral.kernel.errors import Invalid
+from corral.kernel.errors import Invalid, Refused
 from tests.support.grouped_cases import each_case
-from tests.support.run_factories import queued, run_spec
+from tests.support.run_factories import ended, queued, run_spec
 from tests.support.store import list_events, raises_without_change, rows
 
 MB = 1 << 20
@@ -163,3 +163,10 @@ def test_unknown_sandbox_is_rejected(store: Corral, tmp_path: Path) -> None:
         store.runs.start(command=["true"], project=str(tmp_path), sandbox="unknown")
     run = store.runs.start(command=["true"], project=str(tmp_path), sandbox="landlock")
     assert store.runs.get_launch(run.id).sandbox == "landlock"
+
+
+def test_resumed_command_takes_no_prompt(store: Corral, tmp_path: Path) -> None:
+    run = ended(store, raw=True, cwd=str(tmp_path))
+    with raises_without_change(store, Refused) as caught:
+        store.runs.resume(run.id, prompt="hello")
+    assert caught.value.details["reason"] == "no_agent"

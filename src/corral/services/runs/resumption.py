@@ -40,6 +40,13 @@ def resume_run(
             id=before.id,
             reason="sandboxed",
         )
+    if launch.raw and before.session_id is None and request.prompt:
+        raise Refused(
+            f"Cannot give {before.id} a prompt: it ran a command, not an agent. Run the command "
+            f"again with `corral resume {before.id}`, or start an agent with `corral run`.",
+            id=before.id,
+            reason="no_agent",
+        )
     has_directory = bool(request.project or request.dir)
     worktree_project = None if has_directory else _find_worktree_project(tx, before)
     command = [before.command, *before.args] if launch.raw else None
