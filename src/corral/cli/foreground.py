@@ -166,7 +166,8 @@ def _report_end(app: App, run: Run) -> None:
         return
     can_resume = run.session_id is not None and not run.is_live and os.isatty(2)
     if reason or can_resume:
-        suffix = f": {reason}" if reason else ""
+        is_repetition = reason == run.state.replace("_", " ")  # timed_out: timed out
+        suffix = f": {reason}" if reason and not is_repetition else ""
         resume = f" Resume it with `corral resume {run.name or run.id}`." if can_resume else ""
         click.echo(f"corral: {run.id} is {run.state}{suffix}.{resume}", err=True)
 

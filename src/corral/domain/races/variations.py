@@ -43,8 +43,8 @@ def parse_agents(text: str) -> list[str]:
         count = int(match["count"] or 1) if match else 0
         if match is None or not 1 <= count <= MAX_ATTEMPTS:
             raise Invalid(
-                f"Invalid agent {part.strip()!r}: expected NAME or NAME:COUNT, as in "
-                "claude:2,codex:2.",
+                f"Invalid agent {part.strip()!r}: expected NAME or NAME:COUNT with a "
+                f"COUNT of at least 1 and at most {MAX_ATTEMPTS}, as in claude:2,codex:2.",
                 value=text,
             )
         agents += [match["name"].strip()] * count

@@ -14,7 +14,7 @@ from corral.domain.chat.model import (
     StrangerPolicy,
     clean_display_name,
 )
-from corral.kernel.errors import NotFound
+from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.pagination import Page
 from corral.kernel.validation import check_choice, check_text
 
@@ -86,7 +86,12 @@ def resolve_place(tx: Tx, place: str) -> Place | Channel:
     """Return a place as `get_place` does, or its channel when the place is not recorded yet."""
     name, slash, platform_id = place.partition("/")
     if not slash:
-        return sql.PLACES.get(tx, sql.PLACE_IDS.resolve(tx, place))
+        try:
+            id = sql.PLACE_IDS.resolve(tx, place)
+        except (Invalid, NotFound) as error:
+            hint = "Or name the place as CHANNEL/PLATFORM_ID."
+            raise type(error)(f"{error.message} {hint}", **error.details) from None
+        return sql.PLACES.get(tx, id)
     channel = get_channel(tx, name)
     check_text(platform_id, "The place", max_bytes=MAX_PLATFORM_ID)
     return find_by_platform_id(tx, channel, platform_id) or channel
