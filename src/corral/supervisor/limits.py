@@ -60,10 +60,10 @@ class RunLimits:
             self._end_if_idle(attempt, now, self._idle_timeout)
 
     def set_grace_period(self, attempt: "AgentAttempt | None", grace_period_ms: int) -> None:
-        """Replace the grace period, also that of a termination that has begun."""
+        """Replace the grace period; that of a SIGTERM that was sent already is only shortened."""
         self._grace_period_ms = grace_period_ms
         if attempt is not None and attempt.terminator is not None:
-            attempt.terminator.shorten_grace(grace_period_ms)
+            attempt.terminator.set_grace_period(grace_period_ms)
 
     def _find_exceeded_quota(self, attempt: "AgentAttempt") -> str | None:
         """Return a description of the sandbox quota that the run exceeds, or None."""
