@@ -21,7 +21,8 @@ MIN_IDLE_CHECK_SECONDS = 0.05
 class RunLimits:
     """Ends the attempts of a run that is to stop, is done, or exceeds a limit.
 
-    The store learns of an exceeded limit before the agent is terminated.
+    The store learns of an exceeded limit before the agent is terminated, except for a sandbox
+    quota: its agent is killed at once.
     """
 
     def __init__(self, lease: "RunLease", launch: "Launch", plan: "LaunchPlan") -> None:
