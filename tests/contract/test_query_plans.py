@@ -451,9 +451,9 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {*TASK, "agents_pkey", "agent_versions_pkey", "tasks_by_agent"},
     ),
     "tasks.next_lease_end": (lambda c: c.tasks.next_lease_end(), {"tasks_by_lease"}),
-    "tasks, the next check": (
-        lambda c: c._database.write(review.begin_next_check),
-        {"tasks_to_check", "tasks_pkey", "settings_pkey"},
+    "tasks, the pending checks": (
+        lambda c: read(c, review.list_pending_checks),
+        {"tasks_to_check", "projects_pkey"},
     ),
     "delegations.list": (lambda c: c.delegations.list(), {"delegations_active"}),
     "delegations.list to an agent": (

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral.adapters.processes import process
 from corral.api import Corral
 from corral.daemon.loops import check_next_task, start_ready_tasks
 from tests.support.task_factories import board, task_notices
@@ -129,6 +130,31 @@ def test_tasks_start_only_where_enabled_and_possible(
     assert (event, key) == ("not started", "B")
     assert "not a git repository" in (reason or "")
     assert live_store.runs.list().items == [], "no run is queued"
+
+
+def test_project_of_another_machine_uses_no_slot_and_no_agent(
+    live_store: Corral, repository: Path, tmp_path: Path
+) -> None:
+    create_agent(live_store, tmp_path, "true")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    declare_tasks(live_store, elsewhere, {"key": "A"})
+    elsewhere.rmdir()
+    declare_tasks(live_store, repository, {"key": "B"})
+    live_store.settings.set("runs.max_concurrent", 1)
+    (run,) = live_store.internal.tasks.start_ready()
+    assert live_store.tasks.get("B").run_id == run.id
+    live_store.runs.wait(run.id, timeout_ms=60_000)
+
+
+def test_task_starts_respect_the_slots_of_this_machine(
+    live_store: Corral, repository: Path, tmp_path: Path
+) -> None:
+    create_agent(live_store, tmp_path, "true")
+    declare_tasks(live_store, repository, {"key": "A"})
+    owner = process.identify_self().as_owner("daemon")
+    live_store.internal.nodes.join(process.host(), process.boot_id(), owner=owner, slots=0)
+    assert live_store.internal.tasks.start_ready() == []
 
 
 def test_task_starts_respect_limits_and_budgets(

@@ -120,6 +120,23 @@ def test_files_of_corrals_home_cannot_be_sent(store: Corral, tmp_path: Path) -> 
         store.messages.send_files(["home/corral.toml"], agent="eve", to="room")
 
 
+@pytest.mark.parametrize("file", ["home/corral.toml", "{tmp}/home/corral.toml"])
+def test_files_of_a_home_behind_a_symlink_cannot_be_sent(
+    store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    (tmp_path / "home").mkdir(exist_ok=True)
+    (tmp_path / "home" / "corral.toml").write_text("private")
+    link = tmp_path.with_name(tmp_path.name + "-link")
+    link.symlink_to(tmp_path)
+    monkeypatch.setenv("CORRAL_HOME", str(link / "home"))
+    store.agents.create("eve", provider="scripted", workspace=str(tmp_path))
+    chat = Chat(store)
+    chat.says("hello")
+    store.destinations.grant("eve", chat.place(), name="room")
+    with raises_without_change(store, Refused):
+        store.messages.send_files([file.replace("{tmp}", str(tmp_path))], agent="eve", to="room")
+
+
 def test_only_folders_of_the_agent_itself_count(store: Corral, chat: Chat, tmp_path: Path) -> None:
     project_folder = tmp_path / "other"
     project_folder.mkdir()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from corral.adapters.output.reader import OutputFiles
 from corral.adapters.output.seal import seal
 from corral.adapters.processes.process import host
 from corral.api import Corral
@@ -12,6 +13,7 @@ from corral.domain.outputs import ops
 from corral.kernel.clock import DAY, MINUTE, ManualClock
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
 from corral.kernel.exit_status import ExitStatus
+from corral.services.runs.outputs import read_output_tail
 from tests.support.errors import because
 from tests.support.output_samples import KEY, follow_all
 from tests.support.run_factories import add_run, running
@@ -118,6 +120,19 @@ def test_shared_store_serves_outputs_without_the_files(store: Corral) -> None:
         assert next(reader.follow(7, is_finished=lambda: True)).text.startswith(b"line 1\nline 2\n")
         assert store.outputs.open(RUN, stream="stderr").tail(1) == [b"oops"]
         assert store.internal.outputs.seal_folder(RUN).state == "sealed"
+
+
+def test_end_of_an_output_is_read_without_the_rest(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_output(store, b"".join(b"line %d\n" % n for n in range(200_000)))
+    monkeypatch.setattr(OutputFiles, "follow", None)
+    for _ in range(2):
+        assert read_output_tail(store._database, RUN, 12) == b"line 199999\n"
+        assert len(read_output_tail(store._database, RUN, 10_000_000)) == 2_288_890
+        store.internal.outputs.seal_folder(RUN)
+    with pytest.raises(NotFound):
+        read_output_tail(store._database, "run_unknown", 12)
 
 
 def test_sealed_file_of_several_chunks_is_read_completely(store: Corral) -> None:

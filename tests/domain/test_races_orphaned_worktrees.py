@@ -217,7 +217,11 @@ def test_rejected_selection_pins_no_commit(store: Corral, race_factory: RaceFact
 
 
 def test_merged_commits_of_an_ended_race_are_unpinned(
-    store: Corral, race_factory: RaceFactory, clock: ManualClock
+    store: Corral,
+    race_factory: RaceFactory,
+    clock: ManualClock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     merged_race, unmerged_race = race_factory.start("ada"), race_factory.start("ada")
     for race in (merged_race, unmerged_race):
@@ -251,9 +255,13 @@ def test_merged_commits_of_an_ended_race_are_unpinned(
     assert [folder.name for folder in config.races_folder().iterdir()] == [unmerged_race.id]
     ref = git(race_factory.repository, "for-each-ref", "--format=%(refname)", "refs/corral")
     git(race_factory.repository, "branch", "saved", ref)
+    unrelated = tmp_path / os.path.dirname(ref)
+    unrelated.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     assert [leftover.action for leftover in store.races.clean(orphans=True, confirm=True)] == [
         "removed"
     ]
+    assert unrelated.is_dir(), "a ref is not the path of a folder"
     assert list_pinned_races(race_factory) == set()
     assert [*config.races_folder().iterdir()] == []
 

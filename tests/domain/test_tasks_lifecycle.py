@@ -26,6 +26,10 @@ def _conclude(store: Corral, task: Task, result: CommandResult) -> Task:
     return store._database.write(lambda tx: review.conclude_check(tx, task, result))
 
 
+def _begin_check(store: Corral, task: str) -> Task:
+    return store._database.write(lambda tx: review.begin_check(tx, review.locate_check(tx, task)))
+
+
 # -- claims ------------------------------------------------------------------------------------
 
 
@@ -447,9 +451,8 @@ def test_check_runs_once_and_again_after_a_crash(
 ) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "true"})
     store.tasks.submit(claim(store, project), "done")
-    check = store._database.write(review.begin_next_check)
-    assert check is not None
-    assert store._database.write(review.begin_next_check) is None
+    check = _begin_check(store, "A")
+    assert store.tasks.check_next() is None
     with raises_without_change(store, Conflict):
         store.tasks.check("A")
     clock.advance(DAY)
@@ -463,12 +466,52 @@ def test_check_runs_once_and_again_after_a_crash(
 def test_stale_check_result_is_ignored(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "true"})
     store.tasks.submit(claim(store, project), "done")
-    check = store._database.write(review.begin_next_check)
-    assert check is not None
+    check = _begin_check(store, "A")
     store.tasks.reject("A", "rejected by a person")
     store.tasks.submit(claim(store, project), "second result")
     with unchanged(store):
         assert _conclude(store, check, CommandResult("true", 0)).state == "submitted"
+
+
+def test_check_of_another_machine_is_not_claimed(store: Corral, tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    folder.mkdir()
+    project = project_with(store, folder, *({"key": key, "check": "true"} for key in "AB"))
+    for _ in range(2):
+        store.tasks.submit(claim(store, project), "done")
+    folder.rename(elsewhere)
+    with unchanged(store):
+        assert store.tasks.check_next() is None
+    with raises_without_change(store, Refused):
+        store.tasks.check("A")
+    elsewhere.rename(folder)
+    assert [store.tasks.check_next() is not None for _ in range(3)] == [True, True, False]
+    assert board(store, project) == {"A": "done", "B": "done"}
+
+
+def test_check_waits_behind_no_task_of_another_machine(store: Corral, tmp_path: Path) -> None:
+    for name, agent in (("first", "ada"), ("second", "bob")):
+        (tmp_path / name).mkdir()
+        project = project_with(
+            store, tmp_path / name, {"key": name, "check": "true"}, agents=(agent,)
+        )
+        store.tasks.submit(claim(store, project, agent), "done")
+    (tmp_path / "first").rmdir()
+    checked = store.tasks.check_next()
+    assert checked is not None
+    assert (checked.key, checked.state) == ("second", "done")
+
+
+def test_task_claimed_again_since_it_was_located_is_not_checked(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path, {"key": "A", "check": "true"})
+    store.tasks.submit(claim(store, project), "done")
+    located = store._database.read(lambda tx: review.locate_check(tx, "A"))
+    store.tasks.reject("A", "rejected by a person")
+    store.tasks.submit(claim(store, project), "second result")
+    with raises_without_change(store, Conflict):
+        store._database.write(lambda tx: review.begin_check(tx, located))
 
 
 def test_task_without_a_check_is_not_checked(store: Corral, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The control socket of a run: its protocol, and which processes may use it."""
 
+import os
 import select
 import subprocess
 from collections.abc import Callable, Iterator
@@ -176,3 +177,22 @@ def test_only_a_process_outside_all_runs_is_served_while_the_store_is_away(
     monkeypatch.setattr(store, "run_of_process", raise_unavailable)
     assert question(permissions, client.pid)
     assert not question(permissions, marked_client.pid)
+
+
+@pytest.mark.parametrize("question", [ControlPermissions.may_type, ControlPermissions.may_connect])
+def test_process_of_another_pid_namespace_is_refused(
+    permissions: ControlPermissions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    question: Callable[[ControlPermissions, int | None], bool],
+) -> None:
+    monkeypatch.setattr(
+        control_socket, "_read_credentials", lambda client: (0, os.getuid(), os.getgid())
+    )
+    server = ControlServer(tmp_path, FakeTarget(), permissions)
+    server.open()
+    with control_socket.connect(tmp_path) as client:
+        assert not question(permissions, control_socket.peer_pid(client))
+        handle_events(server)
+        assert client.recv(1) == b"", "the server has closed the connection"
+    server.end({})

@@ -115,11 +115,12 @@ def read_attachment(
             f"{file_name!r} is not in one of your working directories: {known}.", file=file_name
         )
     first_error: OSError | None = None
+    # Both real paths: a symlink above either one must not hide that the file is inside. Symlinks
+    # below `folder` are not resolved here, because `_read` does not follow them.
+    forbidden = Path(os.path.realpath(forbidden_folder))
     for folder, steps in candidates:
-        if (
-            Path(folder, *steps).is_relative_to(forbidden_folder)
-            and forbidden_folder not in Path(folder).parents
-        ):
+        real = Path(os.path.realpath(folder))
+        if real.joinpath(*steps).is_relative_to(forbidden) and forbidden not in real.parents:
             raise Refused(f"{file_name!r} belongs to Corral itself.", file=file_name)
         try:
             return _read(folder, steps, file_name, max_bytes)

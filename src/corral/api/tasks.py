@@ -109,9 +109,9 @@ class Tasks(Resource):
 
     @operation()
     def check_next(self) -> Task | None:
-        """Run the oldest pending check; returns None when there is none.
+        """Run the oldest pending check of this machine; returns None when there is none.
 
-        A check whose directory is not on this machine is left to other machines for a while.
+        A check whose directory is not on this machine is left to the other machines.
         """
         from corral.services.tasks import checks
 

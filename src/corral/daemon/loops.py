@@ -126,7 +126,7 @@ def start_ready_tasks(store: Corral) -> int:
 
 
 def check_next_task(store: Corral) -> int:
-    """Run the checks of one submitted task whose work was done on this machine."""
+    """Run the check of one submitted task whose work was done on this machine."""
     return 0 if store.tasks.check_next() is None else 1
 
 

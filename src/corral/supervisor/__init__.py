@@ -38,7 +38,9 @@ Who writes what
     store: turns, charges, log                supervisor (`recorder.py`), keyed by position
     <run folder>/output, stderr               the agent itself, or the supervisor if it must redact
     <run folder>/exit.<attempt>.<pid>         guard
-    <run folder>/line                         supervisor: the control socket
+    <run folder>/offset.<attempt>             supervisor: where the attempt's output begins
+    <run folder>/control.sock                 supervisor: the control socket
+    <run folder>/supervisor.error             supervisor: the traceback of its own failure
 
 What happens when a process dies
 --------------------------------

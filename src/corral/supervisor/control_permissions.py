@@ -4,6 +4,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
+from corral.adapters import control_socket
 from corral.adapters.processes import process_marks
 from corral.adapters.processes.process_ancestry import list_ancestors_of
 from corral.kernel.errors import CorralError
@@ -44,9 +45,14 @@ class ControlPermissions:
 
         Landlock does not prevent it from connecting. By typing into a run without a sandbox, it
         could escape. While the store is unavailable, no process of any run may connect.
+
+        False also for a process of another pid namespace, because it may belong to a run there.
+        None (the system reports no pid) permits it: then only the private folder protects the run.
         """
         if pid is None or pid == os.getpid():
             return True
+        if pid == control_socket.INVISIBLE_PID:
+            return False
         ancestors = list_ancestors_of(pid)
         if not ancestors:
             return False  # the process has ended, so its run is unknown
@@ -62,9 +68,13 @@ class ControlPermissions:
         started this one, and while this one has no open question: only a person may approve, and an
         agent cannot see who typed a text. While the store is unavailable, only processes without
         the mark of a run may type, so that a person can always answer.
+
+        An invisible pid and None are decided as in `may_connect`.
         """
         if pid is None or pid == os.getpid():
             return True
+        if pid == control_socket.INVISIBLE_PID:
+            return False
         ancestors = list_ancestors_of(pid)
         if not ancestors:
             return False  # the process has ended, so its run is unknown

@@ -21,7 +21,8 @@ MIN_IDLE_CHECK_SECONDS = 0.05
 class RunLimits:
     """Ends the attempts of a run that is to stop, is done, or exceeds a limit.
 
-    The store learns of an exceeded limit before the agent is terminated.
+    The store learns of an exceeded limit before the agent is terminated, except for a sandbox
+    quota: its agent is killed at once.
     """
 
     def __init__(self, lease: "RunLease", launch: "Launch", plan: "LaunchPlan") -> None:
@@ -60,10 +61,10 @@ class RunLimits:
             self._end_if_idle(attempt, now, self._idle_timeout)
 
     def set_grace_period(self, attempt: "AgentAttempt | None", grace_period_ms: int) -> None:
-        """Replace the grace period, also that of a termination that has begun."""
+        """Replace the grace period; that of a SIGTERM that was sent already is only shortened."""
         self._grace_period_ms = grace_period_ms
         if attempt is not None and attempt.terminator is not None:
-            attempt.terminator.shorten_grace(grace_period_ms)
+            attempt.terminator.set_grace_period(grace_period_ms)
 
     def _find_exceeded_quota(self, attempt: "AgentAttempt") -> str | None:
         """Return a description of the sandbox quota that the run exceeds, or None."""

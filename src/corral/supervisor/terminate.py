@@ -52,12 +52,18 @@ class Terminator:
             self._signal(signal.SIGKILL)
             self.next_step = now + KILL_SECONDS
 
-    def shorten_grace(self, grace_period_ms: int) -> None:
-        """Send SIGTERM now, unless it was sent, and SIGKILL after this period at the latest."""
+    def set_grace_period(self, grace_period_ms: int) -> None:
+        """Send SIGTERM now, unless it was sent, and SIGKILL after this period.
+
+        A period that began with an earlier SIGTERM is only shortened.
+        """
+        self._grace = grace_period_ms / 1_000
+        deadline = time.monotonic() + self._grace
         if self._sent is None:
             self._signal(signal.SIGTERM)
-        self._grace = grace_period_ms / 1_000
-        self.next_step = min(self.next_step, time.monotonic() + self._grace)
+            self.next_step = deadline
+        else:
+            self.next_step = min(self.next_step, deadline)
 
     def skip_request(self) -> None:
         """Send SIGTERM now, because the agent did not accept the request to quit."""

@@ -92,8 +92,9 @@ class TranscriptLocator:
             self._copy.close()
 
     def find_sessions(self, agent_pid: int | None) -> list[str]:
-        """Return the sessions of a process and its descendants; None: the process has ended.
+        """Return the sessions of a process and its descendants.
 
+        `agent_pid` is None after the process has ended.
         If the CLI does not record process ids, directory and time must leave one candidate. In a
         sandbox the recorded pid is that of another namespace, but no other run writes to its
         folder: every session that began there is the run's.

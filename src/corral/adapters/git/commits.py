@@ -147,7 +147,7 @@ class MergeTrial:
                 os.unlink(index)
         identity = environment | git.CORRAL_IDENTITY
         return git.commit_tree(
-            worktree.folder, tree_id, [worktree.head], "as it is now", environment=identity
+            worktree.folder, tree_id, [worktree.head], "Trial merge snapshot", environment=identity
         )
 
     def conflicts(self, one: str, other: str) -> list[str]:

@@ -253,7 +253,7 @@ def graft_changes(
         for name, numbers in (hunks or {}).items():
             _stage_hunks(checkout, index, base, commit, name, numbers)
         tree = checkout.check_output("write-tree", GIT_INDEX_FILE=index).decode().strip()
-    part = _create_commit(repository, tree, [base], "a part")
+    part = _create_commit(repository, tree, [base], "Selected files and hunks")
     tree, conflicts = merge_tree(repository, before, part)
     if conflicts:
         return GraftResult(None, before, [], conflicts)

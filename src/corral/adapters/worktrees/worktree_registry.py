@@ -49,7 +49,7 @@ class Checkout(NamedTuple):
     def run(self, *arguments: str, stdin: bytes = b"", **variables: str) -> git.GitResult:
         """Run git in the worktree; returns its result, whatever the exit code.
 
-        `given` is its standard input; keyword arguments become environment variables.
+        `stdin` is its standard input; other keyword arguments become environment variables.
         """
         sanitize_config(self.own)
         top = self.folder if os.path.isdir(self.folder) else self.common

@@ -110,7 +110,7 @@ def inspect(repository: str, folder: str) -> WorktreeState:
 def fingerprint(state: WorktreeState) -> str | None:
     """Return a hash of the uncommitted changes in a worktree; None when there are none.
 
-    Equal fingerprints mean that the worktree was not touched in between.
+    Equal fingerprints mean that the same files have the same size, modification time and mode.
     """
     if not state.dirty:
         return None

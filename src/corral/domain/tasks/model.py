@@ -230,6 +230,14 @@ class RunningTask(msgspec.Struct, frozen=True):
     files: list[str]
 
 
+class LocatedTask(msgspec.Struct, frozen=True):
+    """A task, and the directory of its work on the machine that has it."""
+
+    id: str
+    fence: int
+    dir: str
+
+
 class TaskStatus(msgspec.Struct, frozen=True):
     """The columns of a task that decide whether its dependents may proceed."""
 

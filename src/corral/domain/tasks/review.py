@@ -13,11 +13,11 @@ from corral.domain.agents import ops as agents
 from corral.domain.settings import ops as settings
 from corral.domain.tasks import sql
 from corral.domain.tasks.graph_lock import lock_task
-from corral.domain.tasks.model import CommandResult, Evidence, Task, TaskState
+from corral.domain.tasks.model import CommandResult, Evidence, LocatedTask, Task, TaskState
 from corral.domain.tasks.notifications import notify
 from corral.domain.tasks.permissions import require_reviewer
 from corral.domain.tasks.propagation import apply_consequences
-from corral.domain.tasks.queries import with_dependencies
+from corral.domain.tasks.queries import find, with_dependencies
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, Invalid
 from corral.kernel.validation import check_optional_text, check_text, encode_json
@@ -81,16 +81,16 @@ def _reject(
 # -- checks ------------------------------------------------------------------------------------
 
 
-def begin_check(tx: Tx, task: str) -> Task:
+def begin_check(tx: Tx, located: LocatedTask) -> Task:
     """Claim the check of a submitted task, so that no other process runs it meanwhile.
 
     The claim is a lease. Raises Invalid when the task has no check, and Conflict when the check
-    cannot be run now.
+    cannot be run now, or when the task was claimed again since it was located.
     """
-    candidate = lock_task(tx, task)
+    candidate = lock_task(tx, located.id)
     if candidate.check_command is None:
         raise Invalid(f"{candidate.id} has no check. Accept or reject it instead.", id=candidate.id)
-    claimed = _claim_check(tx, candidate)
+    claimed = _claim_check(tx, candidate, located.fence)
     if claimed is None:
         current = sql.TASKS.get(tx, candidate.id)
         problem = f"it is {current.state}"
@@ -100,21 +100,22 @@ def begin_check(tx: Tx, task: str) -> Task:
     return claimed
 
 
-def begin_next_check(tx: Tx) -> Task | None:
-    """Claim the check that waits the longest, if there is one.
-
-    None when no check waits, or when another process has just claimed it.
-    """
-    candidate = tx.first(sql.NEXT_TO_CHECK, now=tx.now)
-    return None if candidate is None else _claim_check(tx, candidate)
+def locate_check(tx: Tx, task: str) -> LocatedTask:
+    """Return a task with the directory in which its check runs."""
+    return tx.one(sql.LOCATED, id=find(tx, task).id)
 
 
-def _claim_check(tx: Tx, task: Task) -> Task | None:
+def list_pending_checks(tx: Tx) -> list[LocatedTask]:
+    """List the tasks of all machines whose check waits and is not claimed, oldest first."""
+    return tx.all(sql.PENDING_CHECKS, now=tx.now)
+
+
+def _claim_check(tx: Tx, task: Task, fence: int) -> Task | None:
     timeout_ms = int(settings.get_value(tx, "tasks.check_timeout_ms", project=task.project_id))
     return tx.first(
         sql.CLAIM_CHECK,
         id=task.id,
-        fence=task.fence,
+        fence=fence,
         now=tx.now,
         until=tx.now + timeout_ms + MINUTE,
     )

@@ -5,7 +5,14 @@ from corral.db.lookup import IdColumn
 from corral.db.retention import PrunableRows
 from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Query, Statement, columns_of
-from corral.domain.tasks.model import TRANSITIONS, Dependency, RunningTask, Task, TaskStatus
+from corral.domain.tasks.model import (
+    TRANSITIONS,
+    Dependency,
+    LocatedTask,
+    RunningTask,
+    Task,
+    TaskStatus,
+)
 
 _COLUMNS = columns_of(Task, omit=("depends_on",))
 _STATUS = columns_of(TaskStatus)
@@ -276,11 +283,16 @@ NEXT_LEASE_END = Statement("SELECT min(lease_until) FROM tasks WHERE state = 'ru
 # check_lease_until is the lease of a process that runs the check. An expired one means that the
 # process crashed, so the check may run again. "submitted_at > 0" makes planners scan the index in
 # order.
-NEXT_TO_CHECK = Query(
-    Task,
-    f"""{_TASKS} state = 'submitted' AND check_command IS NOT NULL
+_LOCATED = """
+    SELECT tasks.id, tasks.fence, COALESCE(tasks.dir, projects.dir) AS dir
+    FROM tasks JOIN projects ON projects.id = tasks.project_id
+"""
+LOCATED = Query(LocatedTask, f"{_LOCATED} WHERE tasks.id = :id")
+PENDING_CHECKS = Query(
+    LocatedTask,
+    f"""{_LOCATED} WHERE tasks.state = 'submitted' AND check_command IS NOT NULL
       AND submitted_at > 0 AND (check_lease_until IS NULL OR check_lease_until <= :now)
-    ORDER BY submitted_at LIMIT 1""",
+    ORDER BY submitted_at""",
 )
 # Compares fence and state again: the task may have been reviewed or claimed since it was read.
 CLAIM_CHECK = Query(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from corral.db.database import Database
 
 MAX_ANSWER = 64_000  # characters at the end of a plain command's output
+MAX_ANSWER_BYTES = 4 * MAX_ANSWER  # a character takes up to 4 bytes
 MAX_TURNS = 50
 
 log = logging.getLogger("corral")
@@ -268,10 +269,10 @@ def _read_plain_answer(database: "Database", run: Run) -> str | None:
     """
     if run.provider != "plain" or run.state is not RunState.COMPLETED:
         return None
-    from corral.services.runs.outputs import follow_output
+    from corral.services.runs.outputs import read_output_tail
 
     try:
-        text = b"".join(piece.text for piece in follow_output(database, run.id))
+        text = read_output_tail(database, run.id, MAX_ANSWER_BYTES)
     except NotFound:
         return None
     # Neither engine stores NUL characters.

@@ -52,7 +52,8 @@ def commit(
     commit. Records the committed files as touched by the owner.
     """
     text = _add_trailers(message, owner, run)
-    top = git.find_worktree_root(os.path.realpath(folder))
+    folder = os.path.realpath(folder)  # the paths of `files` are compared with the real `top`
+    top = git.find_worktree_root(folder)
     if top is None:
         raise Refused(f"{folder} is not in a git repository.", dir=folder)
     location = find_project_path(database, top)
@@ -136,10 +137,10 @@ def _list_changes(top: str) -> dict[str, str]:
 
 
 def _resolve_lock_pattern(
-    location: ProjectPath, top: str, path: str, lock_paths: Mapping[str, str]
+    location: ProjectPath, top: str, absolute_path: str, lock_paths: Mapping[str, str]
 ) -> str:
     """Return the lock pattern for a path that the caller named."""
-    name = os.path.relpath(os.path.join(top, path), top)
+    name = os.path.relpath(absolute_path, top)
     if name in lock_paths:
         return lock_paths[name]
     project_path = os.path.join(location.path, git.decode_name(name))

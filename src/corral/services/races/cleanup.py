@@ -43,7 +43,10 @@ PAGE_SIZE = 500
 
 
 class AttemptLeftover(Leftover, frozen=True, kw_only=True):
-    """A worktree of an attempt. For an orphan, the ids are derived from its path, if possible."""
+    """A worktree of an attempt. For an orphan, the ids are derived from its path, if possible.
+
+    For a pinned commit of a deleted race, `worktree` is the git ref that keeps it.
+    """
 
     race_id: str | None = None
     attempt_id: str | None = None
@@ -75,7 +78,6 @@ def clean(
             )
     if orphans:
         leftovers += [_clean_orphan(orphan, confirm) for orphan in iter_orphans(database)]
-        leftovers += _clean_pinned_commits(database, confirm)
     root = config.races_folder() / race.id if race is not None else config.races_folder()
     leftovers += _list_interrupted(str(root))
     if race is None:
@@ -83,7 +85,10 @@ def clean(
             _clean_pooled(entry, pooled, confirm)
             for entry in worktree_pool.list_entries(str(pool_folder()))
         ]
-    return leftovers if not confirm else _finish_removals(leftovers)
+    if confirm:
+        leftovers = _finish_removals(leftovers)
+    # Not part of `_finish_removals`, which removes the folders around worktrees.
+    return leftovers + ([*_clean_pinned_commits(database, confirm)] if orphans else [])
 
 
 # -- attempts ------------------------------------------------------------------------------------

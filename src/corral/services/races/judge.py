@@ -24,7 +24,7 @@ from corral.services.races.paths import sample_folder
 from corral.services.races.round_context import RoundContext
 from corral.services.runs import dispatch, request
 from corral.services.runs.lifecycle import refresh
-from corral.services.runs.outputs import follow_output
+from corral.services.runs.outputs import read_output_tail
 from corral.services.runs.queries import get_run
 
 MAX_ANSWER_BYTES = 256 * 1024
@@ -163,11 +163,9 @@ def _read_answer(database: Database, run: Run) -> str:
         messages = [turn.content for turn in turns if turn.role == "assistant" and turn.content]
         if messages:
             return messages[-1]
-    text = b""
     with suppress(NotFound, Refused):
-        for piece in follow_output(database, run.id):
-            text = (text + piece.text)[-MAX_ANSWER_BYTES:]
-    return text.decode(errors="replace")
+        return read_output_tail(database, run.id, MAX_ANSWER_BYTES).decode(errors="replace")
+    return ""
 
 
 def parse_verdict(text: str, labels: dict[str, str]) -> tuple[list[list[str]] | None, str]:

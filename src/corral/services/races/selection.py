@@ -57,5 +57,8 @@ def _commit_worktree(race: Race, round: Round, attempt: Attempt) -> str:
         )
     if worktrees.fingerprint(state) in (None, attempt.checked_tree):
         return state.head
-    message = f"{race.name}\n\nAs it was chosen: {attempt.number} of round {round.number}."
+    message = (
+        f"{race.name}\n\nUncommitted work of attempt {attempt.number} of round {round.number}, "
+        "when it was selected."
+    )
     return git_history.commit_all(race.repository, attempt.worktree, message).commit

@@ -215,6 +215,12 @@ def follow_output(
     return reader.follow(offset, is_finished=is_finished or (lambda: True))
 
 
+def read_output_tail(database: "Database", run_id: str, max_bytes: int) -> bytes:
+    """Return the end of a run's output, without reading the rest; errors as in `open_output`."""
+    output = open_output(database, run_id)
+    return output.bytes(max(0, output.size - max_bytes), max_bytes)
+
+
 def _open_stored(database: "Database", run_id: str, stream: str, size: int) -> "SealedOutput":
     from corral.adapters.output.sealed_file import SealedOutput
     from corral.adapters.output.sealed_format import read_index

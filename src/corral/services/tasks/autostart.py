@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from corral import config
+from corral.adapters.processes import process
 from corral.adapters.worktrees import worktrees
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
@@ -45,11 +46,14 @@ class PlannedStart(NamedTuple):
 
 def start_ready(database: "Database") -> list[Run]:
     """Start the agents of ready tasks; see `InternalTasks.start_ready`."""
+    # Projects of other machines must not use up the slots and agents of this one.
+    local = [
+        project for project in database.read(list_startable_projects) if os.path.isdir(project.dir)
+    ]
     started = []
-    for start in database.read(plan_starts):
-        if os.path.isdir(start.project.dir):
-            run = _start(database, start)
-            started += [run] if run is not None else []
+    for start in database.read(lambda tx: plan_starts(tx, local)):
+        run = _start(database, start)
+        started += [run] if run is not None else []
     if started:
         start_queued(database)
     return started
@@ -72,22 +76,28 @@ def _start(database: "Database", start: PlannedStart) -> Run | None:
         return None
 
 
-def plan_starts(tx: Tx) -> list[PlannedStart]:
-    """Return the tasks that may be started now, each with its agent."""
-    slots = dispatch.count_free_slots(tx)
+def list_startable_projects(tx: Tx) -> list[Project]:
+    """List the projects of all machines that have a ready task and start tasks automatically."""
+    return [
+        projects.get(tx, project_id)
+        for project_id in lifecycle.list_ready_projects(tx)
+        if settings.get_value(tx, "tasks.auto_start", project=project_id)
+    ]
+
+
+def plan_starts(tx: Tx, local_projects: list[Project]) -> list[PlannedStart]:
+    """Return the tasks of these projects that this machine may start now, each with its agent."""
+    slots = dispatch.count_free_slots(tx, host=process.host())
     team: list[Agent] | None = None
     starts: list[PlannedStart] = []
-    for project_id in lifecycle.list_ready_projects(tx):
-        if not settings.get_value(tx, "tasks.auto_start", project=project_id):
-            continue
-        max_started = int(settings.get_value(tx, "tasks.max_started", project=project_id))
-        free = min(max_started - lifecycle.count_in_runs(tx, project_id), slots - len(starts))
+    for project in local_projects:
+        max_started = int(settings.get_value(tx, "tasks.max_started", project=project.id))
+        free = min(max_started - lifecycle.count_in_runs(tx, project.id), slots - len(starts))
         if free <= 0:
             continue
         if team is None:
             team = agents.list_agents(tx, limit=MAX_AGENTS).items
-        project = projects.get(tx, project_id)
-        for task in lifecycle.list_startable(tx, project_id):
+        for task in lifecycle.list_startable(tx, project.id):
             if free <= 0:
                 break
             agent = _choose_agent(tx, task, team, starts)

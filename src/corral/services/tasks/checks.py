@@ -1,14 +1,13 @@
 """Checks of submitted tasks: run the check command, and accept or reject by its result."""
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
-from corral.db.tx import Tx
-from corral.domain.projects import ops as projects
 from corral.domain.settings import ops as settings
 from corral.domain.tasks import review
-from corral.domain.tasks.model import CommandResult, Task
-from corral.kernel.errors import Refused
+from corral.domain.tasks.model import CommandResult, LocatedTask, Task
+from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.services.identity import check_environment
 
 if TYPE_CHECKING:
@@ -17,38 +16,41 @@ if TYPE_CHECKING:
 
 def check(database: "Database", task: str) -> Task:
     """Run the check of a submitted task; see `Tasks.check`."""
-    return _run_check(database, database.write(lambda tx: review.begin_check(tx, task)))
+    located = database.read(lambda tx: review.locate_check(tx, task))
+    if not os.path.isdir(located.dir):
+        raise Refused(
+            f"{located.id} was done in {located.dir}, which is not on this machine. "
+            "Check it there.",
+            id=located.id,
+            dir=located.dir,
+        )
+    return _run_check(database, database.write(lambda tx: review.begin_check(tx, located)), located)
 
 
 def check_next(database: "Database") -> Task | None:
-    """Run the oldest pending check; see `Tasks.check_next`."""
-    while (task := database.write(review.begin_next_check)) is not None:
-        try:
-            return _run_check(database, task)
-        except Refused:
+    """Run the oldest pending check of this machine; see `Tasks.check_next`."""
+    for located in database.read(review.list_pending_checks):
+        # Before the claim, because a claim prevents the right machine from running the check.
+        if not os.path.isdir(located.dir):
             continue
+        try:
+            task = database.write(partial(review.begin_check, located=located))
+        except (Conflict, Invalid, NotFound):
+            continue  # claimed, reviewed, edited or deleted since it was listed
+        return _run_check(database, task, located)
     return None
 
 
-def _run_check(database: "Database", task: Task) -> Task:
+def _run_check(database: "Database", task: Task, located: LocatedTask) -> Task:
     from corral.adapters.sandbox.checks import run_check
 
-    def read_limits(tx: Tx) -> tuple[str, int]:
-        project = task.project_id
-        timeout_ms = settings.get_value(tx, "tasks.check_timeout_ms", project=project)
-        return task.dir or projects.get(tx, project).dir, int(timeout_ms)
-
-    dir, timeout_ms = database.read(read_limits)
-    if not os.path.isdir(dir):
-        raise Refused(
-            f"{task.id} was done in {dir}, which is not on this machine. Check it there.",
-            id=task.id,
-            dir=dir,
-        )
+    timeout_ms = database.read(
+        lambda tx: int(settings.get_value(tx, "tasks.check_timeout_ms", project=task.project_id))
+    )
     assert task.check_command is not None
     ended = run_check(
         task.check_command,
-        dir,
+        located.dir,
         timeout_ms=timeout_ms,
         environment={"CORRAL_TASK": task.id} | check_environment(database),
     )
