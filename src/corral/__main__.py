@@ -33,7 +33,8 @@ def main() -> None:
 
         print(f"corral {__version__}")
         return
-    if sys.argv[1:2] == ["hook"] and not {"--help", "-h", "--store", "--json"} & {*sys.argv}:
+    # An option may have its value in the same argument (`--store=URL`): the command parses them.
+    if sys.argv[1:2] == ["hook"] and not any(arg.startswith("-") for arg in sys.argv[2:]):
         _run_hook()
     if sys.argv[1:2] in (["run"], ["resume"]) and not {"--help", "-h"} & {*sys.argv}:
         from contextlib import suppress

@@ -42,6 +42,14 @@ def run_failing(cli: Cli, code: int, *arguments: str) -> CliResult:
     return result
 
 
+def test_archive_needs_either_a_task_or_all_ended_ones(cli: Cli, team: Path) -> None:
+    run_ok(cli, "task", "add", "build")
+    run_ok(cli, "task", "cancel", "build")
+    for arguments in ([], ["build", "--ended"]):
+        run_failing(cli, 2, "task", "archive", *arguments)
+    assert "Archived 1 " in run_ok(cli, "task", "archive", "--ended").out
+
+
 def test_graph_from_a_file_is_done_by_commands(cli: Cli, team: Path) -> None:
     assert "Declared 2 tasks, 1 ready" in run_ok(cli, "task", "declare", "graph.yaml").out
     task = cli.json("task", "claim", "--agent", "ada")

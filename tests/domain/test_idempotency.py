@@ -13,7 +13,7 @@ from corral.db.tx import Tx
 from corral.domain.idempotency import ops as idempotency
 from corral.domain.idempotency import sql
 from corral.domain.mail import ops as mail
-from corral.errors import Conflict, CorralError, Invalid, Refused
+from corral.errors import Conflict, Invalid, Refused
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import NotYet
 from tests.support.store import raises_without_change, rows, unchanged
@@ -92,33 +92,41 @@ class FailingWorkflow(Resource):
     """A workflow that raises an error, perhaps after it has committed a letter."""
 
     @operation()
-    def run(self, error: CorralError, *, commits: bool) -> None:
+    def run(self, error: Exception, *, commits: bool) -> None:
         if commits:
             self._database.write(lambda tx: mail.put(tx, "queue:q", "kept"))
         raise error
 
 
-def fail_with_key(store: Corral, error: CorralError, *, commits: bool) -> None:
+def fail_with_key(store: Corral, error: Exception, *, commits: bool) -> None:
     resource = FailingWorkflow(store._executor)
     arguments = {"error": error, "commits": commits}
     key = IdempotencyKey("tok_1", "k", "f")
     call_with_key(resource, "run", arguments, key=key, encode=msgspec.json.encode)
 
 
-def test_workflow_that_failed_after_a_commit_is_not_repeated(store: Corral) -> None:
-    with pytest.raises(Refused):
-        fail_with_key(store, Refused("in the second transaction"), commits=True)
+@pytest.mark.parametrize("kind", [Refused, TypeError])
+def test_workflow_that_failed_after_a_commit_is_not_repeated(
+    store: Corral, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind):
+        fail_with_key(store, kind("in the second transaction"), commits=True)
     with raises_without_change(store, Conflict) as caught:
-        fail_with_key(store, Refused("in the second transaction"), commits=True)
+        fail_with_key(store, kind("in the second transaction"), commits=True)
     assert caught.value.details["reason"] == "still_running"
     assert [letter.body for letter in store.mail.list().items] == ["kept"]
 
 
 @pytest.mark.parametrize(
-    ("error", "commits"), [(Refused("before any change"), False), (NotYet("still waiting"), True)]
+    ("error", "commits"),
+    [
+        (Refused("before any change"), False),
+        (TypeError("before any change"), False),
+        (NotYet("still waiting"), True),
+    ],
 )
 def test_workflow_that_may_be_repeated_keeps_no_key(
-    store: Corral, error: CorralError, commits: bool
+    store: Corral, error: Exception, commits: bool
 ) -> None:
     for _ in range(2):
         with pytest.raises(type(error)):

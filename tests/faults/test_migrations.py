@@ -86,7 +86,7 @@ def upgrade(url: str, probe: Probe | None = None) -> None:
     if url.startswith("sqlite"):
         corral.open(url, probe=probe).close()
         return
-    with corral.open(url, upgrade=True, probe=probe) as store:
+    with corral.open(url, check_schema=False, probe=probe) as store:
         store.db.migrate()
 
 
@@ -125,7 +125,7 @@ def test_sqlite_keeps_a_private_backup_before_migrating(
         assert not backup_path(old_url).exists()  # on PostgreSQL, the server's own backups are used
         return
     assert oct(backup_path(old_url).stat().st_mode & 0o777) == "0o600"
-    with corral.open(f"sqlite:///{backup_path(old_url)}", upgrade=True) as store:
+    with corral.open(f"sqlite:///{backup_path(old_url)}", check_schema=False) as store:
         assert store.db.schema_version() == CURRENT_VERSION
         assert [row[0] for row in store.db.sql("SELECT body FROM letters").rows] == ['"hello"']
 
@@ -136,7 +136,7 @@ def test_failed_migration_leaves_the_old_store_unchanged(
     install_migration(BAD)
     with pytest.raises(corral.errors.CorralError):
         upgrade(old_url)
-    with corral.open(old_url, upgrade=True) as store:
+    with corral.open(old_url, check_schema=False) as store:
         assert not is_upgraded(store)
         with pytest.raises(corral.errors.CorralError, check=because("bad_query")):
             store.db.sql("SELECT * FROM extra")
@@ -164,7 +164,7 @@ def test_killed_migration_is_either_applied_or_not(
     with Child(lambda: upgrade(old_url, Probe(kill_at=moment))) as child:
         assert child.ended_by() is signal.SIGKILL
     wait_until_alone(old_url)
-    with corral.open(old_url, upgrade=True) as store:
+    with corral.open(old_url, check_schema=False) as store:
         assert is_upgraded(store) == (moment == 1)
     upgrade(old_url)
     with corral.open(old_url) as store:
@@ -194,7 +194,7 @@ def test_older_postgres_store_is_migrated_only_on_request(
     with pytest.raises(StoreUnavailable, match="corral db migrate") as caught:
         corral.open(old_url)
     assert caught.value.reason == "older"
-    with corral.open(old_url, upgrade=True) as store:
+    with corral.open(old_url, check_schema=False) as store:
         assert store.db.schema_version() == CURRENT_VERSION, "the rejection changes nothing"
         assert store.db.migrate() == [CURRENT_VERSION + 1]
         assert store.db.migrate() == []
@@ -235,7 +235,7 @@ def test_store_of_an_early_schema_is_migrated_to_the_latest(
         patch.setattr(migrations, "DIRECTORY", folder)
         _clear_caches()
         try:
-            with corral.open(empty_url, upgrade=True) as store:
+            with corral.open(empty_url, check_schema=False) as store:
                 store.db.migrate()
                 assert store.db.schema_version() == early_version
                 # Written like that version: the operations need the current columns.

@@ -285,6 +285,19 @@ def test_commit_outside_every_project_passes(
     assert call("git", "pre-commit") == (0, "", "")
 
 
+def test_hook_process_checks_the_given_store(folder: Path, url: str) -> None:
+    payload = json.dumps(tool_call("Edit", file_path=str(folder / "src" / "a.py")))
+    process = subprocess.run(
+        [sys.executable, "-m", "corral", "hook", f"--store={url}", "claude", "pre-tool-use"],
+        input=payload,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert process.returncode == 2
+    assert "agent:ada" in process.stderr
+
+
 def test_hook_process_rejects_and_loads_nothing_heavy(folder: Path) -> None:
     result = json.dumps(tool_call("Edit", file_path=str(folder / "src" / "a.py")))
     process = subprocess.run(

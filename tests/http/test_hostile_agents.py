@@ -66,6 +66,20 @@ def test_named_run_must_be_the_callers_own(
     assert eve.post("/api/tasks/claim", json=claim | {"run": own_run}).json()["run_id"] == own_run
 
 
+def test_place_in_a_lock_queue_is_kept_by_its_owner_only(
+    eve: httpx.Client, store: Corral, tmp_path: Path
+) -> None:
+    project = create_project(store, tmp_path / "p")
+    store.locks.acquire(project.id, "src/", "user:root")
+    queued = store.locks.request(project.id, "src/", "ada", wait_ms=5_000)
+    assert is_forbidden(eve.post(f"/api/locks/{queued.id}/wait", json={"timeout_ms": 0}))
+    assert store.locks.get(queued.id).lease_until == queued.lease_until
+    own_session = store.sessions.open("eve", project=project.id)
+    for owner in ("agent:eve", f"session:{own_session.id}"):
+        lock = store.locks.request(project.id, f"{own_session.id}/{owner[:5]}", owner)
+        assert eve.post(f"/api/locks/{lock.id}/wait", json={"timeout_ms": 0}).status_code == 200
+
+
 def test_operation_without_a_rule_discloses_no_ids(
     eve: httpx.Client, store: Corral, tmp_path: Path
 ) -> None:

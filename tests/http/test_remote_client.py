@@ -73,6 +73,13 @@ def test_letter_goes_through_its_whole_life(either: Corral) -> None:
     assert either.mail.next_due("agent:ada") is None
 
 
+def test_record_named_like_a_verb_is_found_by_its_name(either: Corral, store: Corral) -> None:
+    assert either.agents.get(either.agents.create("list").name).name == "list"
+    for name in ("wait", "record"):  # called over HTTP, and by supervisors only
+        run = queued(store, name=name)
+        assert either.runs.get(name).id == run.id
+
+
 def test_method_has_the_signature_and_docstring_of_its_declaration(either: Corral) -> None:
     for method in (either.mail.ack, either.mail.claim):
         operation = getattr(Mail, method.__name__)

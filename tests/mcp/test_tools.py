@@ -254,6 +254,17 @@ def test_letters_of_a_lost_response_are_returned_again_in_order(store: Corral, a
     assert ada("inbox")["letters"] == []
 
 
+def test_inbox_claims_only_the_letters_that_it_returns(store: Corral, project: str) -> None:
+    session = store.sessions.open("ada", project=project)
+    ada = Agent(store, "ada", session=session.id)
+    mailboxes = (f"session:{session.id}", "agent:ada")
+    sent = [store.mail.put(mailbox, text) for text in ("one", "two") for mailbox in mailboxes]
+    for _ in range(2):
+        (shown,) = ada("inbox", limit=1)["letters"]
+        assert shown["times_shown"] == 1
+        assert [letter.id for letter in sent if store.mail.get(letter.id).attempts] == [shown["id"]]
+
+
 def test_unacknowledged_letter_is_delivered_again(
     store: Corral, clock: ManualClock, ada: Agent
 ) -> None:

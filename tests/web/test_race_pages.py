@@ -5,8 +5,10 @@ import re
 import threading
 from base64 import b64decode
 from collections.abc import Iterator
+from concurrent.futures import Future
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -184,6 +186,24 @@ def test_slow_action_is_answered_at_once_and_continues(
         if thread.name == "page action":
             thread.join(30)
     assert "it was refused late" in caplog.text
+
+
+def test_action_that_finishes_at_the_deadline_succeeds(
+    race_pages: RacePages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class LateFuture(Future[Any]):
+        """Finishes right after a limited wait for its result has timed out."""
+
+        def result(self, timeout: float | None = None) -> Any:
+            result = super().result()
+            if timeout is not None:
+                raise TimeoutError
+            return result
+
+    monkeypatch.setattr("corral.web.background.Future", LateFuture)
+    race = race_pages.race_factory.start("ada", "grace", host="elsewhere")
+    race_pages.submit_action("cancel", id=race.id, attempt="1.1", reason="late")
+    assert race_pages.store.races.get(race.id).latest.attempts[0].reason == "late"
 
 
 def test_redaction_in_a_background_action_is_reported(race_pages: RacePages) -> None:

@@ -91,15 +91,16 @@ def open(
     actor: str | None = None,
     clock: Clock | None = None,
     create: bool = True,
-    upgrade: bool = False,
+    check_schema: bool = True,
     probe: "Probe | None" = None,
     token: str | None = None,
 ) -> "Corral":
     """Open a store by its URL, or by the path of a SQLite file; default: the user's own store.
 
     Creates the store if it does not exist, unless `create` is False. Follows a store that was
-    moved. Applies pending migrations, unless `upgrade` is True; then call `db.migrate()`. Raises
-    StoreUnavailable, with a reason, when the store is missing, damaged or not reachable.
+    moved. Applies pending migrations and checks the schema version, unless `check_schema` is False:
+    then call `db.migrate()`. Raises StoreUnavailable, with a reason, when the store is missing,
+    damaged or not reachable.
 
     With the URL of a daemon (`http://…`), every call is a request to it, authenticated by `token`
     (default: `$CORRAL_TOKEN`), and the arguments of a local store raise Invalid. `connect` does the
@@ -112,7 +113,12 @@ def open(
     """
     text = f"sqlite:///{url.absolute()}" if isinstance(url, Path) else config.store_url(url)
     if config.is_remote(text):
-        local = {"actor": actor, "clock": clock, "upgrade": upgrade or None, "probe": probe}
+        local = {
+            "actor": actor,
+            "clock": clock,
+            "check_schema": None if check_schema else False,
+            "probe": probe,
+        }
         if given := [name for name, value in local.items() if value is not None]:
             raise Invalid(
                 f"{', '.join(given)} cannot be set for a store that is opened over HTTP. The token "
@@ -126,10 +132,10 @@ def open(
         actor=actor,
         clock=clock,
         create=create,
-        upgrade=upgrade,
+        check_schema=check_schema,
         probe=probe,
     )
-    if upgrade:
+    if not check_schema:
         return store  # the schema may be too old for the queries that find the run
     return _identify(store, os.environ)
 
@@ -186,7 +192,7 @@ def _open(
     actor: str | None = None,
     clock: Clock | None = None,
     create: bool = True,
-    upgrade: bool = False,
+    check_schema: bool = True,
     probe: "Probe | None" = None,
 ) -> "Corral":
     author = check_text(actor or caller.actor, "The actor", max_bytes=MAX_NAME)
@@ -203,7 +209,7 @@ def _open(
                 raise _lost_after_move(moved_from, error.details["path"]) from None
             raise
         try:
-            if not upgrade:
+            if check_schema:
                 ensure_schema(database, change=may_create)
                 database.refuses_moved = True
             database.redaction = Redaction(_initial_secret_values)

@@ -118,6 +118,19 @@ def as_owner(store: "Corral", who: "TokenIdentity", arguments: CallArguments) ->
     arguments.pop("run", None)  # another agent's run would renew or release the lock
 
 
+def only_own_lock(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
+    """Allow locks that the agent or one of its sessions or runs holds or waits for."""
+    lock = store.locks.get(arguments["lock"])
+    kind, _, name = lock.owner.partition(":")
+    if lock.owner == f"agent:{who.agent}":
+        return
+    if kind == "session" and _owns_session(store, who, name):
+        return
+    if kind == "run" and store.runs.get(name).agent_id == _agent_id(who):
+        return
+    raise Refused(f"{lock.id} is not a lock of {who.agent}.", id=lock.id)
+
+
 def only_own_mailbox(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow the mailboxes of the agent and of its sessions."""
     _check_mailbox(store, who, str(arguments["mailbox"]))

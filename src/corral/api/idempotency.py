@@ -100,7 +100,7 @@ def _perform_workflow(
     watching = type(resource)(executor, resource._attribute)
     try:
         body = encode(operation.function(watching, **arguments))
-    except CorralError as error:
+    except Exception as error:
         if isinstance(error, NotYet) or not watched.has_committed:
             database.write(discard, repeatable=True)
         raise

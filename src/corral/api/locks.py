@@ -86,7 +86,7 @@ class Locks(Resource):
             reason=reason,
         )
 
-    @operation(waits="timeout_ms", agent=rules.allow)
+    @operation(waits="timeout_ms", agent=rules.only_own_lock)
     def wait(self, lock: str, *, timeout_ms: int | None = None) -> Lock:
         """Wait until a queued lock is granted and keep its queue position meanwhile.
 

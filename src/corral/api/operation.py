@@ -221,8 +221,9 @@ def write(
     """Declare a write: one call is one transaction. The options are those of `Database.write`.
 
     `repeatable_by` names the argument, such as an idempotency key, that makes the write repeatable
-    when it is given. `after_commit` converts what the function returned into the result; it may
-    raise an error, which refuses the call but keeps what was committed.
+    when it is given. `after_commit` converts what the function returned into the result. It must
+    not write: a call with an idempotency key runs it before the commit. An error that it raises
+    refuses the call, but the changes are committed all the same.
     """
     return Operation(
         function,

@@ -20,7 +20,7 @@ from corral.adapters.http_client import DaemonClient
 from corral.api import Corral, T
 from corral.api.executor import Executor
 from corral.api.operation import Operation, Resource
-from corral.api.remote_table import MAX_WAIT_MS, RemoteCall, find_call
+from corral.api.remote_table import MAX_WAIT_MS, RemoteCall, find_call, is_verb
 from corral.db.database import RedactionCallback
 from corral.db.tx import Tx
 from corral.db.types import Listener
@@ -173,7 +173,10 @@ def _make_request(
         path = f"/api{call.path}"
         if call.subject is not None:
             subject = str(sent.pop(call.subject))
-            if subject in ("", ".", ".."):
+            # A path has no such segment, or the server would read the subject as a verb.
+            if subject in ("", ".", "..") or (
+                call.verb == "get" and is_verb(call.resource_name, subject)
+            ):
                 path = f"/api/{call.resource_name}/{call.verb}"
                 sent[call.subject] = subject
             else:

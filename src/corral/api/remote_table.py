@@ -101,6 +101,11 @@ def find_call(resource_name: str, verb: str) -> RemoteCall | None:
     return _build_call(operation, declaration.type_hints())
 
 
+def is_verb(resource_name: str, text: str) -> bool:
+    """Whether `text` is the verb of an operation: /api/RESOURCE/TEXT then names the operation."""
+    return find_declaration(resource_name, text) is not None
+
+
 def list_calls() -> list[RemoteCall]:
     """List every operation that can be called over HTTP."""
     found = (find_call(operation.attribute, operation.verb) for operation in list_operations())

@@ -100,11 +100,11 @@ class App:
             raise Refused(f"{own} cannot act as {name}. Remove --agent.", agent=name)
         return name
 
-    def open_for_upgrade(self) -> "Corral":
+    def open_unchecked(self) -> "Corral":
         """Open the store without checking its schema version, to migrate it."""
         from corral.api import open
 
-        self._store = open(self.url, upgrade=True)
+        self._store = open(self.url, check_schema=False)
         return self._store
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from corral.http.feed import EventFeed
 from corral.http.middleware.rate_limits import retry_after
 from corral.http.router import ApiRouter, DisconnectWatcher
 from corral.kernel.errors import Invalid, Refused
-from corral.services.tokens import TokenIdentity
+from corral.services.tokens import TOKEN_CHECK_SECONDS, TokenIdentity
 
 if TYPE_CHECKING:
     from corral.adapters.output.reader import OutputFiles
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 MAX_SUBSCRIBERS = 2_000
 SEND_TIMEOUT_SECONDS = 30.0  # a client that reads nothing for this long is disconnected
-TOKEN_CHECK_SECONDS = 15.0  # how often a stream checks that its token is still valid
 OUTPUT_POLL_SECONDS = 0.1
 MAX_OUTPUT_BYTES = 1024 * 1024
 MAX_OUTPUT_LINES = 10_000
@@ -107,7 +106,7 @@ class EventStream:
             await asyncio.wait_for(_send_chunk(send, chunk), SEND_TIMEOUT_SECONDS)
             if time.monotonic() > next_check:
                 next_check = time.monotonic() + TOKEN_CHECK_SECONDS
-                if not await self._api.run_in_thread(lambda: _is_token_valid(store, who)):
+                if not await self._api.run_in_thread(lambda: store.internal.tokens.is_valid(who)):
                     return
 
 
@@ -209,11 +208,6 @@ def _read_bytes(
     except _NoMoreData:
         is_complete = False
     return OutputSlice(b"".join(chunks), offset, text.size, not is_complete)
-
-
-def _is_token_valid(store: Corral, who: TokenIdentity) -> bool:
-    token = store.tokens.get(who.id)
-    return token.ended_at is None and (who.expires_at is None or who.expires_at > store.now())
 
 
 def parse_query(scope: Scope, struct: Any) -> Any:

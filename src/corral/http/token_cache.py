@@ -21,7 +21,10 @@ MAX_ENTRIES = 1_000
 
 
 class TokenCache:
-    """Identities by the hash of their secret, and stores that act as them. Thread-safe."""
+    """Identities by the hash of their secret, and stores that act as them.
+
+    Thread-safe, except `store_for`: only the event loop calls it.
+    """
 
     def __init__(self, store: Corral) -> None:
         self._store = store

@@ -2,7 +2,8 @@
 
 An agent that cannot reach the store itself, in a sandbox or on another machine, gets the same tools
 with the same command; its token identifies it. Calls that write get an idempotency key, so that
-they are performed once although they are sent again when a response was lost.
+they are performed once although they are sent again when a response was lost. A cancelled call is
+not cancelled at the daemon: the daemon completes it, and its response is dropped.
 """
 
 import os

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from corral.db.database import Database
 
 
+TOKEN_CHECK_SECONDS = 15.0
+"""How often a stream checks that its token is still valid."""
+
+
 class TokenIdentity(msgspec.Struct, frozen=True):
     """The bearer of a token, and what the token permits."""
 
@@ -78,6 +82,12 @@ def check_token(tx: Tx, value: str) -> TokenIdentity:
         token.expires_at,
         token.project_id,
     )
+
+
+def is_valid(tx: Tx, identity: TokenIdentity) -> bool:
+    """Whether the token of a bearer is neither revoked nor expired."""
+    token = ops.get(tx, identity.id)
+    return token.ended_at is None and (identity.expires_at is None or identity.expires_at > tx.now)
 
 
 def ensure_token_file(database: "Database", path: Path, *, name: str) -> str:

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from starlette.responses import Response
@@ -39,16 +39,13 @@ def run_with_deadline(
                 future.set_exception(error)
 
     threading.Thread(target=work, name="page action", daemon=True).start()
-    try:
-        result = future.result(WAIT_SECONDS)
-    except TimeoutError:
-        if future.done():
-            raise
+    finished, _ = wait([future], WAIT_SECONDS)
+    if not finished:
         future.add_done_callback(_log_late_error)
         return request.success(
             "Still running in the background. This page updates when it is done."
         )
-    return respond(result)
+    return respond(future.result())
 
 
 def _log_late_error(future: "Future[Any]") -> None:

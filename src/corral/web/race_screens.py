@@ -36,7 +36,7 @@ async def stream(http: Request) -> Response:
     race = await to_thread.run_sync(lambda: store.races.get(id))
     find_round(race, number)
     closed = threading.Event()
-    return sse_response(_RoundScreens(store, race.id, number, closed).chunks(), closed)
+    return sse_response(http, _RoundScreens(store, race.id, number, closed).chunks(), closed)
 
 
 class _RoundScreens:

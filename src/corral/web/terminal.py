@@ -22,6 +22,7 @@ from corral.api import Corral
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError, NotFound
 from corral.services.runs.output_rendering import find_renderer
+from corral.services.tokens import TOKEN_CHECK_SECONDS
 from corral.web.request import PageRequest
 
 if TYPE_CHECKING:
@@ -44,29 +45,37 @@ async def stream(http: Request) -> Response:
     run = await to_thread.run_sync(lambda: store.runs.get(http.path_params["id"]))
     closed = threading.Event()
     events = output_events(store, run, offset, closed)
-    return sse_response((_encode_event(*event) for event in events), closed)
+    return sse_response(http, (_encode_event(*event) for event in events), closed)
 
 
-def sse_response(chunks: Iterator[bytes], closed: threading.Event) -> Response:
+def sse_response(http: Request, chunks: Iterator[bytes], closed: threading.Event) -> Response:
     """Respond with server-sent events that are generated on a thread.
 
-    `closed` is set when the client disconnects.
+    The stream ends when its token becomes invalid. `closed` is set when the stream ends or the
+    client disconnects.
     """
+    http.state.slot.release()
     return StreamingResponse(
-        _iterate_in_thread(chunks, closed),
+        _iterate_in_thread(chunks, closed, partial(_is_token_valid, http)),
         media_type="text/event-stream",
         headers={"cache-control": "no-store", "x-accel-buffering": "no"},
     )
 
 
+def _is_token_valid(http: Request) -> bool:
+    store: Corral = http.state.store
+    return store.internal.tokens.is_valid(http.state.who)
+
+
 async def _iterate_in_thread(
-    chunks: Iterator[bytes], closed: threading.Event
+    chunks: Iterator[bytes], closed: threading.Event, is_token_valid: Callable[[], bool]
 ) -> AsyncIterator[bytes]:
     global _threads
     _threads = _threads or CapacityLimiter(MAX_TERMINALS)
     end = object()
     try:
         yield b"retry: 1000\n\n"
+        next_check = time.monotonic() + TOKEN_CHECK_SECONDS
         while True:
             chunk = await to_thread.run_sync(
                 partial(next, chunks, end), limiter=_threads, abandon_on_cancel=True
@@ -74,6 +83,10 @@ async def _iterate_in_thread(
             if chunk is end:
                 return
             assert isinstance(chunk, bytes)
+            if time.monotonic() > next_check:
+                if not await to_thread.run_sync(is_token_valid):
+                    return
+                next_check = time.monotonic() + TOKEN_CHECK_SECONDS
             yield chunk
     finally:
         closed.set()  # stops the generator on its thread

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from corral.api.operation import Resource, operation, read, write
 from corral.domain.tokens import ops
-from corral.services.tokens import check_token, ensure_token_file
+from corral.services.tokens import check_token, ensure_token_file, is_valid
 
 
 class InternalTokens(Resource):
@@ -13,6 +13,7 @@ class InternalTokens(Resource):
     noun = "token"
 
     check = read(check_token)
+    is_valid = read(is_valid)
     record_use = write(ops.record_use, mode="one", repeatable=True)
 
     @operation(people_only=True)

@@ -41,7 +41,7 @@ def _spinner(app: App, text: str) -> AbstractContextManager[Any]:
 @pass_app
 def migrate(app: App) -> None:
     """Migrate the store to the current schema; a SQLite file is backed up first."""
-    store = app.open_for_upgrade()
+    store = app.open_unchecked()
     applied = store.db.migrate()
     version = store.db.schema_version()
     result = (

@@ -580,11 +580,10 @@ def edit(app: App, /, task: str, project: str | None, agent: str | None, **optio
 def archive(
     app: App, task: str | None, project: str | None, ended: bool, agent: str | None
 ) -> None:
-    """Archive a task that has ended: it leaves the lists, and its key can be reused.
-
-    Without TASK, archive all ended tasks, as with --ended.
-    """
-    if ended or task is None:
+    """Archive a task that has ended: it leaves the lists, and its key can be reused."""
+    if (task is not None) == ended:
+        raise click.UsageError("Give a task, or --ended.")
+    if task is None:
         count = app.store.tasks.archive_ended(resolve_project(app, project))
         app.report(f"Archived {count} tasks.", {"archived": count})
         return

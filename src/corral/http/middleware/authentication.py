@@ -70,7 +70,8 @@ class AuthenticationMiddleware(HttpMiddleware):
     async def _authenticate(self, scope: Scope, secret: str | None) -> TokenIdentity | None:
         """Return the identity of the token; None without one.
 
-        Raises ApiError 401 for an invalid token, and 429 when an address tries many.
+        Raises ApiError 401 for an invalid token, and 429 after many from one address. The limit
+        does not prevent the lookup: a valid token is accepted from every address.
         """
         if secret is None:
             return None

@@ -165,23 +165,35 @@ def read_inbox(call: ToolCall, arguments: InboxArguments) -> InboxResult:
 
 
 def _claim_letters(call: ToolCall, limit: int, wait_ms: int) -> list[Letter]:
-    """Claim new letters, and return all that the caller has claimed.
+    """Return up to `limit` letters: those that the caller has claimed, then newly claimed ones.
 
-    Letters whose response was lost are included, so a repeated call returns them again.
+    Letters whose response was lost are included, so a repeated call returns them again. Only
+    letters that are returned are claimed: a claim counts as an attempt to deliver the letter.
     """
     store, owner = call.store, call.caller.owner
     mailboxes = call.caller.mailboxes
-    for mailbox in mailboxes:
-        # A wait covers one mailbox only: with two, poll each in turn.
-        timeout = wait_ms if len(mailboxes) == 1 else min(wait_ms, POLL_MS)
-        store.mail.claim(mailbox, owner=owner, limit=limit, lease_ms=LEASE_MS, wait_ms=timeout)
     now = store.now()
-    return [
+    letters = [
         letter
         for mailbox in mailboxes
         for letter in store.mail.list(mailbox=mailbox, limit=MAX_MESSAGES).items
         if letter.owner == owner and letter.is_claimed(now)
-    ][:limit]
+    ]
+    for mailbox in mailboxes:
+        room = limit - len(letters)
+        if room <= 0:
+            break
+        # A wait covers one mailbox only: with two, poll each in turn. Do not wait while there
+        # are letters to return.
+        timeout = wait_ms if len(mailboxes) == 1 else min(wait_ms, POLL_MS)
+        letters += store.mail.claim(
+            mailbox,
+            owner=owner,
+            limit=room,
+            lease_ms=LEASE_MS,
+            wait_ms=0 if letters else timeout,
+        )
+    return letters[:limit]
 
 
 class AckArguments(WriteArguments, kw_only=True):
