@@ -39,8 +39,9 @@ def acquire(tx: Tx, id: str, process: SupervisedProcess, *, lease_ms: int | None
     Of several supervisors exactly one succeeds; the others get IllegalMove and must exit. Raises
     NoRoom when no slot is free. `lease_ms` defaults to the setting `runs.lease_ms`.
     """
-    run = sql.RUNS.get(tx, id)
+    # Before the read: a later supervisor must see the state that this one sets.
     tx.serialize("runs")
+    run = sql.RUNS.get(tx, id)
     if not dispatch.count_free_slots(tx, host=process.host):
         raise NoRoom(
             "No slot is free: the limit runs.max_concurrent or the slots of this machine are used "
