@@ -253,6 +253,59 @@ def test_interrupt_while_joining_the_queue_does_not_block_others(
         assert list_bodies(store) == ["after"]
 
 
+@pytest.mark.parametrize("is_removed", [False, True], ids=["before removal", "after removal"])
+def test_interrupt_while_taking_a_job_does_not_lose_it(tmp_path: Path, is_removed: bool) -> None:
+    class InterruptedAtRemove(deque[Job]):
+        is_armed = True
+
+        def remove(self, job: Job) -> None:
+            if is_removed:
+                super().remove(job)
+            if self.is_armed:
+                self.is_armed = False
+                raise Stop
+            if not is_removed:
+                super().remove(job)
+
+    with corral.open(tmp_path / "corral.db") as store:
+        queue = store._database._queue
+        with open_transaction(store):
+            queue.waiting = InterruptedAtRemove()
+            leader = Racer(partial(store.mail.put, BOX, "by the leader"))
+            wait_until(lambda: count_waiting(store) == 1, "the leader waits")
+            follower = Racer(partial(store.mail.put, BOX, "by the follower"))
+            wait_until(lambda: count_waiting(store) == 2, "the follower waits")
+        leader.join()
+        follower.result()
+        assert isinstance(leader.error, Stop)
+        assert list_bodies(store) == ["by the follower"]
+
+
+def test_failing_clock_of_another_handle_fails_only_its_own_write(store: Corral, url: str) -> None:
+    error = ZeroDivisionError()
+
+    class FailingClock(ManualClock):
+        fails = False
+
+        def now(self) -> int:
+            if self.fails:
+                self.fails = False
+                raise error
+            return super().now()
+
+    clock = FailingClock()
+    with corral.open(url, clock=clock) as other:
+        other.mail.put(BOX, "before")
+        works = make_puts(store, 2)
+        works.insert(1, partial(other.mail.put, BOX, "failed"))
+        clock.fails = True
+        with run_grouped(store, works) as racers:
+            pass
+        assert [racer.error for racer in racers] == [None, error, None]
+        assert list_bodies(store) == sorted(["before", 0, 1], key=str)
+        other.mail.put(BOX, "after")
+
+
 def test_interrupted_leader_does_not_lose_the_jobs_of_others(
     store: Corral, interrupt_main_thread: Callable[[], None]
 ) -> None:

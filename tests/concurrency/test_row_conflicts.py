@@ -39,6 +39,14 @@ def test_stop_concurrent_with_acquire_is_applied(store: Corral) -> None:
     assert (stopped.state, stopped.stop_reason) == ("stopping", "not needed")
 
 
+def test_loser_of_two_supervisors_gets_illegal_move(store: Corral) -> None:
+    id = queued(store).id
+    acquire = partial(store.internal.runs.acquire, id, held(2))
+    loser = meanwhile(store, lambda tx: supervision.acquire(tx, id, held(1)), acquire)
+    assert getattr(loser.error, "code", loser.error) == "illegal_move"
+    assert store.runs.get(id).owner == "supervisor:1"
+
+
 def test_end_concurrent_with_stop_keeps_exit_code_and_reason(store: Corral) -> None:
     run = running(store)
     end = partial(store.internal.runs.record_end, run, ExitStatus(exit_code=0))

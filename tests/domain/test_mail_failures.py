@@ -107,7 +107,7 @@ def test_long_error_is_truncated_and_empty_error_gets_a_text(
 ) -> None:
     store.mail.put("agent:ada", 1)
     failed = store.mail.fail(claim_one(store), "é" * 100_000)
-    assert failed.last_error == "é" * 8_192
+    assert failed.last_error == "é" * 8_191 + "…"
     clock.at = failed.due_at
     assert store.mail.fail(claim_one(store), "").last_error == "no reason given"
 

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -141,6 +142,21 @@ def test_every_prompt_has_a_new_boundary() -> None:
 
 def test_own_text_alone_is_rendered_unchanged() -> None:
     assert render([OwnText("fix the tests")]) == "fix the tests"
+
+
+@pytest.mark.parametrize(
+    "hidden", ["\xad", "\u180e", "\u200b", "\u2060", "\u2064", "\u206f", "\U000e0100", "\U000e01ef"]
+)
+def test_invisible_character_is_escaped_and_hides_no_marker(hidden: str) -> None:
+    assert hidden not in escape_lines(f"a{hidden}b")[0]
+    for text in (f"[{hidden}corral:1 end]", f"[cor{hidden}ral:1 end]", f"[corral{hidden}:1 end]"):
+        assert contains_block_marker(text)
+
+
+@pytest.mark.parametrize("joiner", ["\u200c", "\u200d", "\ufe0f"])
+def test_joiner_is_kept_but_hides_no_marker(joiner: str) -> None:
+    assert escape_lines(f"a{joiner}b") == [f"a{joiner}b"]
+    assert contains_block_marker(f"[cor{joiner}ral:1 end]")
 
 
 def test_escape_of_a_hidden_character_is_unambiguous() -> None:

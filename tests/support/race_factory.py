@@ -49,6 +49,7 @@ class RaceFactory:
         host: str | None = None,
         variations: Sequence[str | None] = (None,),
         budget_micros: int | None = None,
+        name: str | None = None,
         **plan: Any,
     ) -> Race:
         with self.store.transaction() as tx:
@@ -71,6 +72,7 @@ class RaceFactory:
                 host=host or self._host,
                 folder=self._worktrees,
                 budget_micros=budget_micros,
+                name=name,
             )
 
     def next(self, race: Race, *agents: str, from_round: int | None = None, **options: Any) -> Race:

@@ -97,7 +97,7 @@ class Batch:
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
-        """The jobs that have been run; those of a batch that is rolled back are removed."""
+        """The jobs that have been run, and the one that runs; a rollback puts them back."""
         self.interrupt: BaseException | None = None
         """A KeyboardInterrupt for the leader's thread, to be raised after the commit."""
 
@@ -179,12 +179,20 @@ class CommitQueue:
             if job.is_leader:
                 self.release_lead()
 
-    def take(self, durable: bool) -> Job | None:
-        """Return the next job that the leader may run in its own transaction, if any."""
+    def take(self, durable: bool, batch: Batch) -> Job | None:
+        """Move the next job that the leader may run in its own transaction to the batch, if any."""
         if self.waiting:
             job = self.waiting[0]
             if job.work is not None and (durable or not job.durable):
-                return self.waiting.popleft()
+                # Ctrl-C here may leave the job in both, which `put_back` expects, but never in
+                # neither: then its thread would wait for ever.
+                batch.jobs.append(job)
+                try:
+                    self.waiting.remove(job)
+                except ValueError:  # its thread withdrew it in the meantime
+                    batch.jobs.pop()
+                    return None
+                return job
         return None
 
     def has_durable(self) -> bool:
@@ -193,13 +201,16 @@ class CommitQueue:
 
     def put_back(self, batch: Batch) -> None:
         """Return jobs whose transaction was rolled back to the head of the queue, to run again."""
+        if self.waiting and batch.jobs and self.waiting[0] is batch.jobs[-1]:
+            batch.jobs.pop()  # `take` or `isolate` was interrupted
         self.waiting.extendleft(reversed(batch.jobs))
         batch.jobs.clear()
 
-    def isolate(self, job: Job) -> None:
-        """Let a job that aborted a batch lead next, and fail in a transaction of its own."""
+    def isolate(self, job: Job, batch: Batch) -> None:
+        """Let the last job of a batch, which aborted it, fail in a transaction of its own."""
         job.work = None
         self.waiting.appendleft(job)
+        batch.jobs.pop()
 
     def end_lead(self, batch: Batch) -> None:
         """End the leadership: wake the threads of the batch, or release the lead if it is empty."""

@@ -210,7 +210,7 @@ class SqliteDatabase(Database):
             return result
 
     def _run_followers(self, batch: Batch, writer: SqliteConnection, durable: bool) -> None:
-        """Run the waiting jobs in the leader's transaction, and add them to the batch.
+        """Run the waiting jobs in the leader's transaction, as jobs of the batch.
 
         A job that fails before it has written only fails itself. A job that fails after a write
         raises BatchAborted.
@@ -219,27 +219,24 @@ class SqliteDatabase(Database):
         before = count_changes()
         tx, take = self._make_tx(writer, "many"), self._queue.take
         now, handle = tx.now, self
-        while len(batch.jobs) < MAX_BATCH and (job := take(durable)) is not None:
+        while len(batch.jobs) < MAX_BATCH and (job := take(durable, batch)) is not None:
             assert job.work is not None
-            if job.handle is not handle:  # another handle may have another clock
-                handle = job.handle
-                now = handle._write_now()
-            tx.continue_for(now, handle.actor, handle.redaction, handle.run_id)
             try:
+                if job.handle is not handle:  # another handle may have another clock
+                    now, handle = job.handle._write_now(), job.handle
+                tx.continue_for(now, handle.actor, handle.redaction, handle.run_id)
                 job.result = job.work(tx)
                 job.error = None
                 before = count_changes()
             except BaseException as error:
                 if isinstance(error, apsw.Error) and not isinstance(error, apsw.ConstraintError):
-                    batch.jobs.append(job)
                     raise  # a failure of the store, not of this job
                 if not isinstance(error, Exception) or count_changes() != before:
-                    self._queue.isolate(job)
+                    self._queue.isolate(job, batch)
                     interrupt = error if isinstance(error, KeyboardInterrupt) else None
                     raise BatchAborted(interrupt) from error
-                moved = handle._move_check.error_instead_of(error, handle, writer)
+                moved = job.handle._move_check.error_instead_of(error, job.handle, writer)
                 job.error = moved or error
-            batch.jobs.append(job)
 
     def _roll_back_batch(
         self, batch: Batch, error: BaseException, writer: SqliteConnection

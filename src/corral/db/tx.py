@@ -5,6 +5,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from corral.db.dialect import Engine
 from corral.db.statement import Params, Query, Row, Statement
+from corral.kernel.display_text import shorten
 from corral.kernel.ids import new_id
 from corral.kernel.redaction_policy import Policy, StoredParameter, secret_rejected
 from corral.kernel.validation import encode_json
@@ -157,14 +158,16 @@ class Tx:
             values[name] = clean
             redacted.append(stored)
         if redacted:
-            self.begin()
-            fields = {"fields": [stored.column for stored in redacted]}
-            project_id = values.get("project_id")
-            self.emit("secret", "redact", statement.table, project_id=project_id, data=fields)
-            self.redacted_columns = [
-                *self.redacted_columns,
-                *(f"{stored.table}.{stored.column}" for stored in redacted),
-            ]
+            columns = [f"{stored.table}.{stored.column}" for stored in redacted]
+            fields = [stored.column for stored in redacted]
+            self._record_redaction(statement.table, fields, columns, values.get("project_id"))
+
+    def _record_redaction(
+        self, table: str, fields: list[str], columns: list[str], project_id: str | None = None
+    ) -> None:
+        self.begin()
+        self.emit("secret", "redact", table, project_id=project_id, data={"fields": fields})
+        self.redacted_columns = [*self.redacted_columns, *columns]
 
     def without_secrets(self, text: str) -> str:
         """Return a text as it would be stored.
@@ -174,6 +177,22 @@ class Tx:
         """
         redaction = self._redaction
         return redaction.clean(text) if redaction and redaction.may_contain_secret(text) else text
+
+    def redact_before_split(self, text: str, table: str, column: str) -> str:
+        """Redact a text whose pieces are stored in this column, and record the redaction."""
+        clean = self.without_secrets(text)
+        if clean != text:
+            self._record_redaction(table, [column], [f"{table}.{column}"])
+        return clean
+
+    def shorten_for_storage(self, text: str, max_chars: int) -> str:
+        """Return a text of at most `max_chars` characters for storage.
+
+        A text that must be cut is redacted first: redaction cannot recognize a part of a secret.
+        """
+        if len(text) <= max_chars:
+            return text  # redacted as a whole when it is stored
+        return shorten(self.without_secrets(text), max_chars)
 
     def execute_batch(self, statement: Statement, param_sets: Sequence[Params]) -> list[list[Row]]:
         """Execute a statement once for each set of parameters, in order; pipelined on PostgreSQL.

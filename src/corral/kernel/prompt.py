@@ -27,12 +27,14 @@ MAX_SOURCE = 500
 """Maximum length of a source line in characters."""
 
 _BLOCK_MARKER = re.compile(r"\[\s*corral\s*:", re.IGNORECASE)
-# Control characters (except tabs), characters that change the direction of text, and invisible tag
-# characters: with them a terminal or a model sees a different text than a person does.
+# Control characters (except tabs), characters that change the direction of text, and invisible
+# characters: with them a terminal or a model sees a different text than a person does. The joiners
+# U+200C and U+200D and the variation selectors U+FE00 to U+FE0F stay: scripts and emoji need them.
 _HIDDEN = re.compile(
-    r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff"
-    r"\U000e0000-\U000e007f]"
+    r"[\x00-\x08\x0e-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
+    r"\ufeff\U000e0000-\U000e0fff]"
 )
+_JOINERS = re.compile(r"[\u200c\u200d\ufe00-\ufe0f]")
 
 
 class OwnText(msgspec.Struct, frozen=True):
@@ -144,6 +146,8 @@ def contains_block_marker(text: str) -> bool:
     """Whether a text contains something like the first or last line of a block.
 
     Such a text must be put into a block of its own. Look-alike characters (full-width brackets and
-    letters) count.
+    letters) count, and invisible characters do not hide a marker.
     """
-    return _BLOCK_MARKER.search(unicodedata.normalize("NFKC", text)) is not None
+    normal = unicodedata.normalize("NFKC", text)
+    visible = _JOINERS.sub("", _HIDDEN.sub("", normal))
+    return any(_BLOCK_MARKER.search(candidate) for candidate in (normal, visible))

@@ -27,6 +27,7 @@ from corral.domain.runs.model import (
 )
 from corral.domain.runs.spec import SupervisedProcess
 from corral.domain.runs.supervision import LEASE_MS
+from corral.kernel.display_text import shorten
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, NotFound
 from corral.kernel.exit_status import ExitStatus
 from corral.supervisor.retry import RETRY_TIMEOUT, retry_while_unavailable
@@ -277,7 +278,8 @@ class RunLease:
 
         Has no effect when another supervisor has the run; the next heartbeat, now due, gives way.
         """
-        reason = outcome.sanitize(reason, outcome.MAX_REASON)
+        if (reason := outcome.sanitize(reason)) is not None:
+            reason = shorten(redact_value(reason, self._secrets), outcome.MAX_REASON)
         try:
             with self._store.server_timeout(self._beat_seconds):
                 self.run = self._store.internal.runs.request_stop(

@@ -186,9 +186,9 @@ def _start(
 def _fail(store: Corral, order: StartOrder, reason: str) -> None:
     """Mark the run as failed.
 
-    A reason that is too long is shortened. If storing it failed, the run would stay queued.
+    The store shortens a long reason. If storing it failed, the run would stay queued.
     """
-    text = outcome.sanitize(reason, outcome.MAX_REASON) or "Cannot start the run."
+    text = outcome.sanitize(reason) or "Cannot start the run."
     # Conflict: the run has started. The next recovery finds its process without a supervisor.
     with suppress(Conflict):
         store.internal.runs.fail(order.run, reason=text)

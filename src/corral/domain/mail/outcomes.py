@@ -81,9 +81,8 @@ def fail(
     """
     number, held_fence = check_claim(letter, fence)
     current = sql.LETTERS.get(tx, number)
-    reason = check_text(
-        error[:MAX_ERROR] or "no reason given", "The error", max_bytes=4 * MAX_ERROR
-    )
+    short = tx.shorten_for_storage(error, MAX_ERROR)
+    reason = check_text(short or "no reason given", "The error", max_bytes=4 * MAX_ERROR)
     if current.fence == held_fence and current.attempts >= get_max_attempts(tx, current):
         return end_undelivered(tx, "dead_letter", number, reason, held_fence=held_fence)
     delays = _get_setting(tx, "mail.backoff_ms", current)
@@ -133,7 +132,7 @@ def mark_dead(tx: Tx, letter: Letter, reason: str) -> Letter:
         tx,
         "dead_letter",
         letter.number,
-        reason[:MAX_ERROR],
+        tx.shorten_for_storage(reason, MAX_ERROR),
         held_fence=letter.fence,
     )
 

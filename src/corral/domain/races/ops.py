@@ -66,7 +66,7 @@ def start(
         {
             "id": tx.new_id("rac"),
             "project_id": project_id,
-            "name": _take_first_line(name or tx.without_secrets(text)),
+            "name": _choose_name(tx, name, text),
             "prompt": text,
             "repository": base.repository,
             "subdirectory": base.subdirectory,
@@ -245,8 +245,12 @@ def _check_count(tx: Tx, race: Race, count: int) -> None:
         )
 
 
-def _take_first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "race")[:60]
+def _choose_name(tx: Tx, name: str | None, prompt: str) -> str:
+    """Return the given name, or the beginning of the prompt's first line."""
+    text = name or tx.without_secrets(prompt)
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "race")
+    # A given name is not cut: its column rejects secrets, and recognizes only whole ones.
+    return check_text(line, "The name", max_bytes=MAX_NAME) if name else line[:60]
 
 
 # -- end -----------------------------------------------------------------------------------------

@@ -156,7 +156,8 @@ def _record_run_end(tx: Tx, attempt: Attempt, run: Run) -> Attempt:
     code = f" with {run.exit_code}" if run.exit_code else ""
     reason = f"its run {run.id} ended ({run.state}{code})"
     reason += f": {run.reason}" if run.reason else ""
-    return end_attempt(tx, attempt, _VERB_OF_END.get(run.state, "fail"), reason[:MAX_REASON])
+    reason = tx.shorten_for_storage(reason, MAX_REASON)
+    return end_attempt(tx, attempt, _VERB_OF_END.get(run.state, "fail"), reason)
 
 
 def mark_run_deleted(tx: Tx, round: Round, attempt: Attempt) -> Attempt:
@@ -183,13 +184,13 @@ def record_commit(
 def mark_failed(tx: Tx, round: Round, attempt: Attempt, reason: str) -> Attempt:
     """Fail an attempt that could not be prepared, or whose work could not be committed."""
     renew_lease(tx, round)
-    return end_attempt(tx, attempt, "fail", reason[:MAX_REASON])
+    return end_attempt(tx, attempt, "fail", tx.shorten_for_storage(reason, MAX_REASON))
 
 
 def mark_cancelled(tx: Tx, round: Round, attempt: Attempt, reason: str) -> Attempt:
     """Cancel an attempt that can no longer win."""
     renew_lease(tx, round)
-    return end_attempt(tx, attempt, "cancel", reason[:MAX_REASON])
+    return end_attempt(tx, attempt, "cancel", tx.shorten_for_storage(reason, MAX_REASON))
 
 
 def record_checks(
@@ -360,7 +361,7 @@ def record_verdict(
     if current.state is not VerdictState.PENDING:
         return current
     columns: dict[str, Any] = {
-        "reason": reason[:MAX_VERDICT_REASON],
+        "reason": tx.shorten_for_storage(reason, MAX_VERDICT_REASON),
         "cost_micros": run.cost_micros if run else None,
         "model": (run.model if run else None) or verdict.model,
         "ended_at": tx.now,

@@ -12,7 +12,6 @@ from corral.domain.runs import outcome, sql
 from corral.domain.runs.dispatch import CLAIM_MS
 from corral.domain.runs.model import LIVE, Launch, ResourceSample, Run, RunMode, RunState, StopKind
 from corral.domain.runs.spec import MAX_ARGS, RunSpec, check_spec
-from corral.kernel.display_text import shorten
 from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.exit_status import ExitStatus
 from corral.kernel.lease import stale_fence_error
@@ -199,14 +198,15 @@ def fail(tx: Tx, id: str, *, reason: str) -> Run:
     run = _lock_unsupervised(tx, id)
     if not run.is_live:
         return run
-    exit_status = ExitStatus(reason=_shorten_reason(reason))
+    exit_status = ExitStatus(reason=_shorten_reason(tx, reason))
     verb = "fail" if run.stop_kind is None else outcome.end_verb(exit_status, run.stop_kind)
     return _end(tx, run, verb, exit_status)
 
 
-def _shorten_reason(reason: str) -> str:
+def _shorten_reason(tx: Tx, reason: str) -> str:
     """Shorten a reason: a long error message must not leave the run queued for ever."""
-    return check_text(shorten(reason, outcome.MAX_REASON), "The reason", max_bytes=MAX_REASON_BYTES)
+    short = tx.shorten_for_storage(reason, outcome.MAX_REASON)
+    return check_text(short, "The reason", max_bytes=MAX_REASON_BYTES)
 
 
 def mark_lost(tx: Tx, id: str, *, reason: str = "gone") -> Run:
@@ -218,7 +218,7 @@ def mark_lost(tx: Tx, id: str, *, reason: str = "gone") -> Run:
     run = _lock_unsupervised(tx, id)
     if not run.is_live:
         return run
-    exit_status = ExitStatus(reason=_shorten_reason(reason))
+    exit_status = ExitStatus(reason=_shorten_reason(tx, reason))
     verb = (
         "cancel" if run.state is RunState.QUEUED else outcome.end_verb(exit_status, run.stop_kind)
     )
@@ -290,6 +290,8 @@ def _end(
     tx: Tx, run: Run, verb: str, exit_status: ExitStatus, *, output_bytes: int | None = None
 ) -> Run:
     reason = outcome.end_reason(exit_status, run.stop_reason)
+    if reason is not None and reason != run.stop_reason:
+        reason = tx.shorten_for_storage(reason, outcome.MAX_REASON)
     ended = transition(
         tx,
         sql.RUNS,

@@ -2,9 +2,7 @@
 
 from corral.domain.runs.model import RunState, StopKind
 from corral.kernel.clock import SECOND
-from corral.kernel.display_text import shorten
 from corral.kernel.exit_status import ExitStatus
-from corral.kernel.validation import MAX_NAME
 
 QUICK_FAILURE_MS = 3 * SECOND
 MAX_QUICK_FAILURES = 3
@@ -46,7 +44,7 @@ def end_verb(exit_status: ExitStatus, stop: StopKind | None) -> str:
 
 
 def end_reason(exit_status: ExitStatus, stop_reason: str | None) -> str | None:
-    """Return a short reason for the outcome; None for a plain success."""
+    """Return the reason for the outcome, not yet shortened; None for a plain success."""
     if exit_status.survivors:
         pids = ", ".join(map(str, exit_status.survivors[:MAX_SHOWN_PIDS]))
         return f"{len(exit_status.survivors)} of its processes could not be killed (pid {pids})"
@@ -55,7 +53,7 @@ def end_reason(exit_status: ExitStatus, stop_reason: str | None) -> str | None:
     if stop_reason is not None:
         return stop_reason
     if exit_status.finished_work or exit_status.reason is not None:
-        return sanitize(exit_status.reason, MAX_REASON)
+        return sanitize(exit_status.reason)
     if exit_status.signal is not None:
         return f"signal {exit_status.signal}"
     if exit_status.exit_code is None:
@@ -63,14 +61,14 @@ def end_reason(exit_status: ExitStatus, stop_reason: str | None) -> str | None:
     return None if exit_status.exit_code == 0 else f"exit code {exit_status.exit_code}"
 
 
-def sanitize(text: str | None, max_chars: int = MAX_NAME) -> str | None:
-    """Return an agent's text in a form that can be stored, shortened to `max_chars` characters.
+def sanitize(text: str | None) -> str | None:
+    """Return an agent's text without characters that cannot be stored; None for an empty text.
 
     It never fails: a run must end whatever its agent printed.
     """
     if text is None:
         return None
-    return shorten(text.encode("utf-8", "replace").decode().replace("\0", ""), max_chars) or None
+    return text.encode("utf-8", "replace").decode().replace("\0", "") or None
 
 
 def count_quick_failures(before: int, exit_status: ExitStatus, lasted_ms: int) -> int:

@@ -19,7 +19,7 @@ from corral.domain.runs import dispatch, sql
 from corral.domain.runs import ops as runs
 from corral.domain.runs.denials import Denial
 from corral.domain.runs.model import Attention, Dialog, ResourceSample, Run
-from corral.domain.runs.outcome import compute_backoff_ms, sanitize
+from corral.domain.runs.outcome import MAX_REASON, compute_backoff_ms, sanitize
 from corral.domain.runs.spec import SupervisedProcess
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import SECOND
@@ -39,8 +39,9 @@ def acquire(tx: Tx, id: str, process: SupervisedProcess, *, lease_ms: int | None
     Of several supervisors exactly one succeeds; the others get IllegalMove and must exit. Raises
     NoRoom when no slot is free. `lease_ms` defaults to the setting `runs.lease_ms`.
     """
-    run = sql.RUNS.get(tx, id)
+    # Before the read: a later supervisor must see the state that this one sets.
     tx.serialize("runs")
+    run = sql.RUNS.get(tx, id)
     if not dispatch.count_free_slots(tx, host=process.host):
         raise NoRoom(
             "No slot is free: the limit runs.max_concurrent or the slots of this machine are used "
@@ -246,8 +247,8 @@ def update_details(
         sql.SET_DETAILS,
         id=run.id,
         fence=run.fence,
-        model=sanitize(model),
-        provider_version=sanitize(provider_version),
+        model=_sanitize(tx, model),
+        provider_version=_sanitize(tx, provider_version),
         tokens=None if tokens is None else _check_tokens(tokens),
         cost_micros=None if cost_micros is None else check_micros(cost_micros, "The cost"),
         screen_rows=None if screen_rows is None else check_int(screen_rows, "The rows"),
@@ -268,7 +269,7 @@ def record_denials(tx: Tx, run: Run, counts: Mapping[str, int]) -> Run:
     runs.check_fence(current, run)
     denials = [denial for denial in current.denials or [] if denial.attempt != run.attempts]
     for tool, count in counts.items():
-        name = sanitize(tool) or "?"
+        name = _sanitize(tx, tool) or "?"
         denials.append(Denial(run.attempts, name, check_int(count, "The number of denials")))
     changed = tx.one(
         sql.SET_DENIALS, id=run.id, denials=encode_json(msgspec.to_builtins(denials), "The denials")
@@ -295,6 +296,12 @@ def link_session(tx: Tx, run: Run, session_id: str) -> Run:
     )
     tx.emit("run", "link_session", run.id, project_id=run.project_id, data={"session": session_id})
     return linked
+
+
+def _sanitize(tx: Tx, text: str | None) -> str | None:
+    """Return an agent's text in a form that can be stored, with at most MAX_NAME characters."""
+    clean = sanitize(text)
+    return None if clean is None else tx.shorten_for_storage(clean, MAX_NAME)
 
 
 def _check_tokens(tokens: int) -> int:
@@ -334,7 +341,7 @@ def park(tx: Tx, run: Run, *, until: int, reason: str) -> Run:
     return _requeue(
         tx,
         run,
-        sanitize(reason),
+        _sanitize(tx, reason),
         {"until": until},
         due_at=max(until, tx.now),
         attention=Attention.PARKED,
@@ -350,6 +357,8 @@ def retry(
 
     The host is kept, because the output is there.
     """
+    if reason is not None:
+        reason = tx.shorten_for_storage(reason, MAX_REASON)
     return _requeue(
         tx,
         run,

@@ -329,7 +329,12 @@ def reject_message(
         return False
     if not _add_outcome(tx, session, id, reason=reason):
         return False
-    tx.emit("session", "refuse", session, data={"message": id, "reason": shorten(reason, 500)})
+    tx.emit(
+        "session",
+        "refuse",
+        session,
+        data={"message": id, "reason": tx.shorten_for_storage(reason, 500)},
+    )
     if notify:
         body = UndeliveredNotice(undelivered=id, reason=reason)
         mail.put_caused_by(tx, None, f"session:{session}", body, key=f"refused:{id}")
@@ -361,5 +366,5 @@ def _add_outcome(
 def reject_file(tx: Tx, session: str, reason: str) -> None:
     """Record that the whole file is invalid, and alert the operator."""
     tx.emit("session", "refuse", session, data={"file": "outbound.db", "reason": reason})
-    data = {"reason": shorten(f"outbound.db: {reason}", MAX_NAME)}
+    data = {"reason": tx.shorten_for_storage(f"outbound.db: {reason}", MAX_NAME)}
     alerts.raise_alert(tx, "undelivered", session, edge=f"file:{tx.now}", data=data)

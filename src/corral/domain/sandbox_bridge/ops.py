@@ -211,6 +211,6 @@ def save_state(tx: Tx, session: str, state: Mapping[str, str]) -> None:
     shown = sessions.get_state(tx, session)
     for name, value in sorted(state.items())[:MAX_STATE_ENTRIES]:
         key = f"sandbox:{shorten(name, 100)}"
-        short = shorten(value, MAX_STATE_VALUE)
+        short = tx.shorten_for_storage(value, MAX_STATE_VALUE)
         if shown.get(key) != short and "\0" not in key + short:
             sessions.set_state(tx, session, key, short)

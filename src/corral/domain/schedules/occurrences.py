@@ -160,7 +160,7 @@ def record_script_result(
     limit and counted. Raises Held when the lease was lost.
     """
     columns = {"attempts": claimed.letter.attempts, "exit_code": exit_code, "output": output}
-    reason = (result.reason or "")[:MAX_REASON] or None
+    reason = tx.shorten_for_storage(result.reason or "", MAX_REASON) or None
     if result.failed:
         return _record_failure(tx, claimed, reason or "its script failed", columns)
     occurrence = claimed.occurrence

@@ -125,7 +125,7 @@ def save_cursor(tx: Tx, channel: str, cursor: str | None) -> None:
 
 def save_health(tx: Tx, channel: str, last_error: str | None) -> None:
     """Record the result of a connection check: an error, or None when the channel is reachable."""
-    text = last_error[:MAX_NAME] if last_error else None
+    text = tx.shorten_for_storage(last_error, MAX_NAME) if last_error else None
     tx.run(
         sql.SET_HEALTH,
         id=channel,

@@ -116,7 +116,7 @@ def fail_letters(tx: Tx, letters: Sequence[Letter | ClaimedLetter], reason: str)
                 "undelivered",
                 failed.id,
                 edge=failed.fence,
-                data={"mailbox": failed.mailbox, "reason": reason[:200]},
+                data={"mailbox": failed.mailbox, "reason": tx.shorten_for_storage(reason, 200)},
             )
 
 

@@ -97,7 +97,11 @@ def mark_undelivered(tx: Tx, letter: Letter, message: str, reason: str) -> None:
         stored.id,
         edge=f"{letter.id}:{letter.fence}",
         agent_id=stored.agent_id,
-        data={"place": stored.place_id, "state": letter.state, "reason": reason[:MAX_NAME]},
+        data={
+            "place": stored.place_id,
+            "state": letter.state,
+            "reason": tx.shorten_for_storage(reason, MAX_NAME),
+        },
     )
 
 

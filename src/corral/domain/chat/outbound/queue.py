@@ -107,7 +107,11 @@ def enqueue(tx: Tx, place: Place, draft: MessageDraft) -> list[Message]:
     channel = sql.CHANNELS.get(tx, place.channel_id)
     tx.serialize(f"outbound:{place.id}")  # message numbers follow the order of delivery
     messages = []
-    pieces = split_for_channel(draft.text, get_traits(channel.kind), draft.kind)
+    traits = get_traits(channel.kind)
+    pieces = split_for_channel(draft.text, traits, draft.kind)
+    if pieces != [draft.text]:  # redaction cannot recognize a secret that was split
+        text = tx.redact_before_split(draft.text, "messages", "text")
+        pieces = split_for_channel(text, traits, draft.kind)
     for number, piece in enumerate(pieces):
         row = build_row(tx, place, piece, draft.kind, _build_piece_key(tx, draft.key, number))
         row |= {
