@@ -229,6 +229,26 @@ def test_check_that_corral_runs_is_not_a_person(home: Home, tmp_path: Path) -> N
         assert store.tokens.list().items == []
 
 
+def test_check_cannot_act_as_the_agent_of_a_run(home: Home) -> None:
+    with home.store() as store:
+        project = store.projects.register(str(home.work))
+        store.agents.create("ada", command="true")
+        store.agents.create("bob", command="cat")
+    bob = home.start_agent("bob", "begin", "--pty")
+    with home.store() as store:
+        check = f"CORRAL_RUN={bob.id} {CORRAL} task accept $CORRAL_TASK; echo exit=$?"
+        task = store.tasks.add(project.id, "one", check=check)
+        store.tasks.claim(project.id, "ada", key="one")
+        store.tasks.submit(task.id, "done", agent="ada")
+    checked = home.json("task", "check", task.id, "--json")
+    assert "exit=4" in json.dumps(checked)
+    with home.store() as store:
+        accepted = [e for e in store.events.newest(subject=task.id).items if e.verb == "accept"]
+        assert "agent:bob" not in [event.actor for event in accepted]
+        store.runs.stop(bob.id)
+    home.wait_for_end(bob.id)
+
+
 CALL_HTTP_API = """
 import json, sys, urllib.request, urllib.error
 

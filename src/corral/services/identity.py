@@ -5,7 +5,8 @@ agent's program begins, and orphans become children of the run's guard. So a pro
 exactly when one of its ancestors is that agent or that supervisor, whatever its environment is.
 
 Where ancestors are not visible (a sandbox with its own pid namespace), `CORRAL_RUN` counts if it
-names a live run. A variable can therefore turn a person into an agent, but never the reverse.
+names a live run. A variable can therefore turn a person into an agent, but never the reverse, and
+it cannot turn a check into an agent: the mark of the check is read first.
 """
 
 import os
@@ -50,11 +51,11 @@ def _find_identity(database: "Database", environment: "Mapping[str, str]") -> Ru
     identity = find_run_of_process(database, above)
     if identity is not None:
         return identity
+    if _is_in_check(database, above):
+        return CHECK_IDENTITY
     if run_id := environment.get("CORRAL_RUN"):
-        named = database.read(lambda tx: processes.find_live_run(tx, run_id), mode="one")
-        if named is not None:
-            return named
-    return CHECK_IDENTITY if _is_in_check(database, above) else None
+        return database.read(lambda tx: processes.find_live_run(tx, run_id), mode="one")
+    return None
 
 
 def find_run_of_process(database: "Database", above: "Sequence[Ancestor]") -> RunIdentity | None:
