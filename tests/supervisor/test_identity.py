@@ -293,16 +293,29 @@ def test_persons_token_does_not_make_a_process_in_a_run_a_person(
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
-def test_unidentified_caller_is_not_a_person_while_runs_are_active(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_persons_token_does_not_make_a_check_a_person(home: Home) -> None:
+    file = home.work / "call.py"
+    file.write_text(CALL_HTTP_API)
+    with home.store() as store, run_http_server(store) as http_server:
+        command = f"{sys.executable} {file} {http_server.url} {http_server.token}"
+        project = store.projects.register(str(home.work))
+        store.agents.create("ada", command="true")
+        task = store.tasks.add(project.id, "one", check=f"{UNSET} {command} > outcomes.json")
+        store.tasks.claim(project.id, "ada", key="one")
+        store.tasks.submit(task.id, "done", agent="ada")
+        home.json("task", "check", task.id, "--json")
+        outcomes = json.loads((home.work / "outcomes.json").read_text())
+        assert outcomes == {"token": 403, "setting": 403, "mail": 403}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
+def test_unidentified_caller_is_not_a_person(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that disconnects, exits or denies inspection has no visible socket."""
     with (
         home.store() as store,
         run_http_server(store) as http_server,
         http_server.client() as caller,
     ):
-        run = home.start_detached("sleep", "600")
         monkeypatch.setattr(
             "corral.adapters.processes.socket_peers._list_holders", lambda wanted: []
         )
@@ -310,9 +323,6 @@ def test_unidentified_caller_is_not_a_person_while_runs_are_active(
         assert response.status_code == 403
         assert response.json()["error"]["details"]["reason"] == "caller_unknown"
         assert caller.get("/api/tokens/list").status_code == 200
-        store.runs.stop(run.id)
-        home.wait_for_end(run.id)
-    with home.store() as store:
         assert not [token for token in store.tokens.list().items if token.name == "mine"]
 
 

@@ -353,9 +353,9 @@ class Corral:
     def run_of_peer(self, client: tuple[str, int], port: int) -> "RunIdentity | None":
         """Return the run of the local process that connected to `port` from `client`.
 
-        Returns None for a process outside all runs or on another machine. Returns
-        `services.identity.UNKNOWN_PEER` for a process that cannot be identified: it may be inside
-        a run.
+        Returns None for a process outside all runs and checks, or on another machine. The result
+        has no run for a process of a check, and for a process that cannot be identified: it may be
+        inside a run.
         """
         from corral.services.identity import find_run_of_peer
 

@@ -28,7 +28,7 @@ CHECK_VARIABLE = "CORRAL_CHECK_OF"
 
 CHECK_IDENTITY = RunIdentity(None, None, None, None, None)
 UNKNOWN_PEER = RunIdentity(None, None, None, None, None)
-"""A local caller whose process is not visible: it may be inside a run."""
+"""A local caller whose process is not visible: it may be inside a run or a check."""
 
 
 def find_identity(database: "Database", environment: "Mapping[str, str]") -> RunIdentity | None:
@@ -70,11 +70,9 @@ def find_run_of_peer(
 ) -> RunIdentity | None:
     """Return the run of the process at the other end of a connection to a port of this machine.
 
-    Returns None for a process outside all runs, or on another machine, and UNKNOWN_PEER when the
-    process cannot be identified.
+    Returns None for a process outside all runs and checks, or on another machine, CHECK_IDENTITY
+    for a process of a check, and UNKNOWN_PEER when the process cannot be identified.
     """
-    if not database.read(processes.has_active_run, mode="one"):
-        return None
     from corral.adapters.processes.socket_peers import list_peer_ancestors
 
     peers = list_peer_ancestors(client, port)
@@ -86,6 +84,8 @@ def find_run_of_peer(
         identity = find_run_of_process(database, above)
         if identity is not None:
             return identity
+        if _is_in_check(database, above):
+            return CHECK_IDENTITY
     return None if peers else UNKNOWN_PEER
 
 
