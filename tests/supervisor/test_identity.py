@@ -292,6 +292,17 @@ def test_persons_token_does_not_make_a_process_in_a_run_a_person(
             assert person.post("/api/tokens/create", json={"name": "other"}).status_code == 200
 
 
+def test_read_only_token_does_not_write_in_a_run(home: Home) -> None:
+    file = home.work / "call.py"
+    file.write_text(CALL_HTTP_API)
+    with home.store() as store, run_http_server(store) as http_server:
+        token = store.tokens.create("reader", scope="read").value
+        run_inside(home, f"{sys.executable} {file} {http_server.url} {token} > outcomes.json")
+        outcomes = json.loads((home.work / "outcomes.json").read_text())
+        assert outcomes == {"token": 403, "setting": 403, "mail": 403}
+        assert store.mail.list(mailbox="queue:q").items == []
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
 def test_persons_token_does_not_make_a_check_a_person(home: Home) -> None:
     file = home.work / "call.py"

@@ -59,8 +59,9 @@ class AuthenticationMiddleware(HttpMiddleware):
             self._check_anonymous(scope)
         else:
             _bind_connection(scope, who)
-            who, run = await self._resolve_identity(scope, who)
             _check_token_scope(scope, who)
+            who, run = await self._resolve_identity(scope, who)
+            _check_token_scope(scope, who)  # the agent of a run has less scope than the token
             if link_secret is not None:
                 await redirect_with_cookie(scope, link_secret)(scope, receive, send)
                 return
