@@ -337,6 +337,35 @@ def test_unidentified_caller_is_not_a_person(home: Home, monkeypatch: pytest.Mon
         assert not [token for token in store.tokens.list().items if token.name == "mine"]
 
 
+ASK_WITH_KEY = """
+import sys, urllib.request
+request = urllib.request.Request(
+    sys.argv[1] + "/api/questions/ask",
+    b'{"text": "Which?"}',
+    {
+        "Authorization": "Bearer " + sys.argv[2],
+        "Content-Type": "application/json",
+        "Idempotency-Key": "k",
+    },
+)
+print(urllib.request.urlopen(request).read().decode())
+"""
+
+
+def test_agents_with_one_token_do_not_share_idempotency_keys(home: Home) -> None:
+    file = home.work / "ask.py"
+    file.write_text(ASK_WITH_KEY)
+    with home.store() as store, run_http_server(store) as http_server:
+        command = f"{sys.executable} {file} {http_server.url} {http_server.token}"
+        questions = []
+        for agent in ("ada", "eve"):
+            run_inside(home, f"{command} > a.json && {command} > b.json; record it", agent=agent)
+            first, repeated = ((home.work / name).read_text() for name in ("a.json", "b.json"))
+            assert first == repeated
+            questions.append(json.loads(first))
+    assert [question["asker"] for question in questions] == ["agent:ada", "agent:eve"]
+
+
 TYPE_INTO_SOCKET = """
 import os, socket, struct, sys, time
 from pathlib import Path
