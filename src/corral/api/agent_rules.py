@@ -56,7 +56,10 @@ def _check_mailbox(store: "Corral", who: "TokenIdentity", mailbox: str) -> None:
 
 
 def _owns_session(store: "Corral", who: "TokenIdentity", session: str) -> bool:
-    return store.sessions.get(session).agent_id == _agent_id(who)
+    """Whether a session is the agent's; raises Refused for another project than the token's."""
+    record = store.sessions.get(session)
+    check_project(who, record.project_id)
+    return record.agent_id == _agent_id(who)
 
 
 # -- rules -------------------------------------------------------------------------------------
