@@ -141,6 +141,21 @@ def test_project_token_reaches_no_session_mailbox_of_another_project(
     assert store.mail.get(letter.id).state == "waiting"
 
 
+def test_empty_letter_id_is_rejected(eve: httpx.Client) -> None:
+    payloads = {
+        "renew": {},
+        "ack": {},
+        "ack_and_claim": {"owner": "me"},
+        "fail": {"error": "x"},
+        "refuse": {"reason": "x"},
+        "begin_delivery": {},
+    }
+    for verb, payload in payloads.items():
+        response = eve.post(f"/api/mail/{verb}", json={"letter": "", **payload})
+        assert response.status_code == 400, verb
+        assert response.json()["error"]["details"]["reason"] == "bad_id", verb
+
+
 def test_read_only_token_runs_no_sql(http_server: HttpServer, store: Corral) -> None:
     with http_server.client(store.tokens.create("r", scope="read").value) as reader:
         assert is_forbidden(reader.get("/api/db/sql", params={"query": "SELECT 1"}))

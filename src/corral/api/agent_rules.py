@@ -128,7 +128,7 @@ def only_own_mailbox(store: "Corral", who: "TokenIdentity", arguments: CallArgum
 
 def only_own_letter(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow letters in the agent's own mailboxes."""
-    letter = store.mail.get(arguments.get("letter") or arguments["id"])
+    letter = store.mail.get(arguments["letter"] if "letter" in arguments else arguments["id"])
     _check_mailbox(store, who, letter.mailbox)
 
 
