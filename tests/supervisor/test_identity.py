@@ -442,11 +442,10 @@ from corral.kernel.errors import Refused
 with corral.open() as store:
     run, runs = store.runs.get(store.identity.run), store.internal.runs
     for call in (
-        lambda: runs.end(run, ExitStatus(exit_code=0)),
+        lambda: runs.record_end(run, ExitStatus(exit_code=0)),
         lambda: runs.end_orphaned(run, verb="crash", reason="forged"),
         lambda: runs.park(run, until=1, reason="forged"),
         lambda: runs.take_over(run, owner="x", supervisor_pid=1, supervisor_token="1"),
-        lambda: store.internal.tasks.conclude_check("tsk_1", None),
     ):
         try:
             call()
@@ -457,9 +456,9 @@ raise SystemExit(3)
 """
 
 
-def test_process_inside_a_run_cannot_record_its_end_or_a_check(home: Home) -> None:
+def test_process_inside_a_run_cannot_record_its_end(home: Home) -> None:
     file = home.work / "ends.py"
     file.write_text(END_OWN_RUN)
     run = run_inside(home, f"exec {sys.executable} {file}", agent=None)
     assert (run.exit_code, run.attempts) == (3, 1)
-    assert home.output(run).split() == [b"refused"] * 5
+    assert home.output(run).split() == [b"refused"] * 4
