@@ -202,6 +202,34 @@ def test_program_of_an_agent_has_the_same_permissions(home: Home) -> None:
     assert list_senders(home, "queue:q") == ["agent:ada"]
 
 
+OPEN_FOR_UPGRADE = """
+import corral
+from corral.kernel.errors import Refused
+
+with corral.open(actor="user:alice", upgrade=True) as store:
+    for call in (lambda: store.tokens.create("mine"), store.db.migrate):
+        try:
+            call()
+            print("done")
+        except Refused:
+            print("refused")
+"""
+
+
+def test_store_opened_for_upgrade_has_the_same_permissions(home: Home) -> None:
+    file = home.work / "program.py"
+    file.write_text(OPEN_FOR_UPGRADE)
+    run_inside(
+        home,
+        f"""
+        {UNSET} {sys.executable} {file} > outcomes; record program
+        {UNSET} {CORRAL} db migrate; record command
+        """,
+    )
+    assert (home.work / "outcomes").read_text().split() == ["refused"] * 2
+    assert read_exit_codes(home) == {"program": 0, "command": 4}
+
+
 def test_run_without_an_agent_is_not_a_person(home: Home) -> None:
     run = run_inside(
         home,

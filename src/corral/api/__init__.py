@@ -129,9 +129,7 @@ def open(
         upgrade=upgrade,
         probe=probe,
     )
-    if upgrade:
-        return store  # the schema may be too old for the queries that find the run
-    return _identify(store, os.environ)
+    return _identify(store, os.environ, upgrade=upgrade)
 
 
 def open_for_caller(url: str | None, environment: Mapping[str, str]) -> "Corral":
@@ -142,12 +140,15 @@ def open_for_caller(url: str | None, environment: Mapping[str, str]) -> "Corral"
     return _identify(_open(text, config.identify_caller(environment)), environment)
 
 
-def _identify(store: "Corral", environment: Mapping[str, str]) -> "Corral":
+def _identify(
+    store: "Corral", environment: Mapping[str, str], *, upgrade: bool = False
+) -> "Corral":
     """Return the store as this process sees it: with checks, if it is inside a run."""
     try:
-        from corral.services.identity import find_identity
+        from corral.services.identity import find_identity, find_identity_before_migration
 
-        identity = find_identity(store._database, environment)
+        find = find_identity_before_migration if upgrade else find_identity
+        identity = find(store._database, environment)
     except BaseException:
         store.close()
         raise

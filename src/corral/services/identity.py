@@ -46,6 +46,26 @@ def find_identity(database: "Database", environment: "Mapping[str, str]") -> Run
         return None
 
 
+def find_identity_before_migration(
+    database: "Database", environment: "Mapping[str, str]"
+) -> RunIdentity | None:
+    """Return the run of this process in a store whose schema may be of another version.
+
+    If the rows of runs cannot be read, the mark of a check and `CORRAL_RUN` decide.
+    """
+    if database.schema_version() == 0:
+        return None  # an empty store has no runs
+    try:
+        return _find_identity(database, environment)
+    except StoreUnavailable as error:
+        if error.reason not in ("engine", "corrupt"):
+            raise
+    if _is_in_check(database, list_ancestors()):
+        return CHECK_IDENTITY
+    run_id = environment.get("CORRAL_RUN")
+    return RunIdentity(run_id, None, None, None, None) if run_id else None
+
+
 def _find_identity(database: "Database", environment: "Mapping[str, str]") -> RunIdentity | None:
     above = list_ancestors()
     identity = find_run_of_process(database, above)
