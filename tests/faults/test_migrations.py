@@ -130,6 +130,19 @@ def test_sqlite_keeps_a_private_backup_before_migrating(
         assert [row[0] for row in store.db.sql("SELECT body FROM letters").rows] == ['"hello"']
 
 
+def test_run_does_not_migrate_a_store_with_unreadable_runs(
+    old_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with corral.open(old_url) as store, store._database.migration_lock():
+        store._database.run_migration(CURRENT_VERSION, ["ALTER TABLE runs RENAME TO old_runs"])
+    monkeypatch.setenv("CORRAL_RUN", "run_1")
+    with corral.open(old_url, check_schema=False) as store, pytest.raises(corral.errors.Refused):
+        store.db.migrate()
+    monkeypatch.delenv("CORRAL_RUN")
+    with corral.open(old_url, check_schema=False) as store:
+        assert store.db.migrate() == []
+
+
 def test_failed_migration_leaves_the_old_store_unchanged(
     old_url: str, install_migration: InstallMigration
 ) -> None:

@@ -136,6 +136,40 @@ def test_project_token_reaches_no_record_of_another_project_by_id(
     assert store.tasks.get(task.id).state == "ready"
 
 
+def test_project_token_reaches_no_session_mailbox_of_another_project(
+    http_server: HttpServer, store: Corral, tmp_path: Path
+) -> None:
+    store.agents.create("ada")
+    own, other = create_project(store, tmp_path / "own"), create_project(store, tmp_path / "other")
+    token = store.tokens.create("a", scope="agent:ada", project=own.id).value
+    with http_server.client(token) as ada:
+        for project, is_own in ((own.id, True), (other.id, False)):
+            mailbox = f"session:{store.sessions.open('ada', project=project).id}"
+            letter = store.mail.put(mailbox, "x")
+            payload = {"mailbox": mailbox, "owner": "me"}
+            for response in (
+                ada.get(f"/api/mail/{letter.id}"),
+                ada.post("/api/mail/claim", json=payload),
+            ):
+                assert (response.status_code == 200) if is_own else is_forbidden(response)
+    assert store.mail.get(letter.id).state == "waiting"
+
+
+def test_empty_letter_id_is_rejected(eve: httpx.Client) -> None:
+    payloads = {
+        "renew": {},
+        "ack": {},
+        "ack_and_claim": {"owner": "me"},
+        "fail": {"error": "x"},
+        "refuse": {"reason": "x"},
+        "begin_delivery": {},
+    }
+    for verb, payload in payloads.items():
+        response = eve.post(f"/api/mail/{verb}", json={"letter": "", **payload})
+        assert response.status_code == 400, verb
+        assert response.json()["error"]["details"]["reason"] == "bad_id", verb
+
+
 def test_read_only_token_runs_no_sql(http_server: HttpServer, store: Corral) -> None:
     with http_server.client(store.tokens.create("r", scope="read").value) as reader:
         assert is_forbidden(reader.get("/api/db/sql", params={"query": "SELECT 1"}))

@@ -202,6 +202,34 @@ def test_program_of_an_agent_has_the_same_permissions(home: Home) -> None:
     assert list_senders(home, "queue:q") == ["agent:ada"]
 
 
+OPEN_FOR_UPGRADE = """
+import corral
+from corral.kernel.errors import Refused
+
+with corral.open(actor="user:alice", check_schema=False) as store:
+    for call in (lambda: store.tokens.create("mine"), store.db.migrate):
+        try:
+            call()
+            print("done")
+        except Refused:
+            print("refused")
+"""
+
+
+def test_store_opened_for_upgrade_has_the_same_permissions(home: Home) -> None:
+    file = home.work / "program.py"
+    file.write_text(OPEN_FOR_UPGRADE)
+    run_inside(
+        home,
+        f"""
+        {UNSET} {sys.executable} {file} > outcomes; record program
+        {UNSET} {CORRAL} db migrate; record command
+        """,
+    )
+    assert (home.work / "outcomes").read_text().split() == ["refused"] * 2
+    assert read_exit_codes(home) == {"program": 0, "command": 4}
+
+
 def test_run_without_an_agent_is_not_a_person(home: Home) -> None:
     run = run_inside(
         home,
@@ -227,6 +255,26 @@ def test_check_that_corral_runs_is_not_a_person(home: Home, tmp_path: Path) -> N
     assert "for people" in json.dumps(checked)
     with home.store() as store:
         assert store.tokens.list().items == []
+
+
+def test_check_cannot_act_as_the_agent_of_a_run(home: Home) -> None:
+    with home.store() as store:
+        project = store.projects.register(str(home.work))
+        store.agents.create("ada", command="true")
+        store.agents.create("bob", command="cat")
+    bob = home.start_agent("bob", "begin", "--pty")
+    with home.store() as store:
+        check = f"CORRAL_RUN={bob.id} {CORRAL} task accept $CORRAL_TASK; echo exit=$?"
+        task = store.tasks.add(project.id, "one", check=check)
+        store.tasks.claim(project.id, "ada", key="one")
+        store.tasks.submit(task.id, "done", agent="ada")
+    checked = home.json("task", "check", task.id, "--json")
+    assert "exit=4" in json.dumps(checked)
+    with home.store() as store:
+        accepted = [e for e in store.events.newest(subject=task.id).items if e.verb == "accept"]
+        assert "agent:bob" not in [event.actor for event in accepted]
+        store.runs.stop(bob.id)
+    home.wait_for_end(bob.id)
 
 
 CALL_HTTP_API = """
@@ -272,17 +320,41 @@ def test_persons_token_does_not_make_a_process_in_a_run_a_person(
             assert person.post("/api/tokens/create", json={"name": "other"}).status_code == 200
 
 
+def test_read_only_token_does_not_write_in_a_run(home: Home) -> None:
+    file = home.work / "call.py"
+    file.write_text(CALL_HTTP_API)
+    with home.store() as store, run_http_server(store) as http_server:
+        token = store.tokens.create("reader", scope="read").value
+        run_inside(home, f"{sys.executable} {file} {http_server.url} {token} > outcomes.json")
+        outcomes = json.loads((home.work / "outcomes.json").read_text())
+        assert outcomes == {"token": 403, "setting": 403, "mail": 403}
+        assert store.mail.list(mailbox="queue:q").items == []
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
-def test_unidentified_caller_is_not_a_person_while_runs_are_active(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_persons_token_does_not_make_a_check_a_person(home: Home) -> None:
+    file = home.work / "call.py"
+    file.write_text(CALL_HTTP_API)
+    with home.store() as store, run_http_server(store) as http_server:
+        command = f"{sys.executable} {file} {http_server.url} {http_server.token}"
+        project = store.projects.register(str(home.work))
+        store.agents.create("ada", command="true")
+        task = store.tasks.add(project.id, "one", check=f"{UNSET} {command} > outcomes.json")
+        store.tasks.claim(project.id, "ada", key="one")
+        store.tasks.submit(task.id, "done", agent="ada")
+        home.json("task", "check", task.id, "--json")
+        outcomes = json.loads((home.work / "outcomes.json").read_text())
+        assert outcomes == {"token": 403, "setting": 403, "mail": 403}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
+def test_unidentified_caller_is_not_a_person(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that disconnects, exits or denies inspection has no visible socket."""
     with (
         home.store() as store,
         run_http_server(store) as http_server,
         http_server.client() as caller,
     ):
-        run = home.start_detached("sleep", "600")
         monkeypatch.setattr(
             "corral.adapters.processes.socket_peers._list_holders", lambda wanted: []
         )
@@ -290,10 +362,36 @@ def test_unidentified_caller_is_not_a_person_while_runs_are_active(
         assert response.status_code == 403
         assert response.json()["error"]["details"]["reason"] == "caller_unknown"
         assert caller.get("/api/tokens/list").status_code == 200
-        store.runs.stop(run.id)
-        home.wait_for_end(run.id)
-    with home.store() as store:
         assert not [token for token in store.tokens.list().items if token.name == "mine"]
+
+
+ASK_WITH_KEY = """
+import sys, urllib.request
+request = urllib.request.Request(
+    sys.argv[1] + "/api/questions/ask",
+    b'{"text": "Which?"}',
+    {
+        "Authorization": "Bearer " + sys.argv[2],
+        "Content-Type": "application/json",
+        "Idempotency-Key": "k",
+    },
+)
+print(urllib.request.urlopen(request).read().decode())
+"""
+
+
+def test_agents_with_one_token_do_not_share_idempotency_keys(home: Home) -> None:
+    file = home.work / "ask.py"
+    file.write_text(ASK_WITH_KEY)
+    with home.store() as store, run_http_server(store) as http_server:
+        command = f"{sys.executable} {file} {http_server.url} {http_server.token}"
+        questions = []
+        for agent in ("ada", "eve"):
+            run_inside(home, f"{command} > a.json && {command} > b.json; record it", agent=agent)
+            first, repeated = ((home.work / name).read_text() for name in ("a.json", "b.json"))
+            assert first == repeated
+            questions.append(json.loads(first))
+    assert [question["asker"] for question in questions] == ["agent:ada", "agent:eve"]
 
 
 TYPE_INTO_SOCKET = """
@@ -372,11 +470,10 @@ from corral.kernel.errors import Refused
 with corral.open() as store:
     run, runs = store.runs.get(store.identity.run), store.internal.runs
     for call in (
-        lambda: runs.end(run, ExitStatus(exit_code=0)),
+        lambda: runs.record_end(run, ExitStatus(exit_code=0)),
         lambda: runs.end_orphaned(run, verb="crash", reason="forged"),
         lambda: runs.park(run, until=1, reason="forged"),
         lambda: runs.take_over(run, owner="x", supervisor_pid=1, supervisor_token="1"),
-        lambda: store.internal.tasks.conclude_check("tsk_1", None),
     ):
         try:
             call()
@@ -387,9 +484,9 @@ raise SystemExit(3)
 """
 
 
-def test_process_inside_a_run_cannot_record_its_end_or_a_check(home: Home) -> None:
+def test_process_inside_a_run_cannot_record_its_end(home: Home) -> None:
     file = home.work / "ends.py"
     file.write_text(END_OWN_RUN)
     run = run_inside(home, f"exec {sys.executable} {file}", agent=None)
     assert (run.exit_code, run.attempts) == (3, 1)
-    assert home.output(run).split() == [b"refused"] * 5
+    assert home.output(run).split() == [b"refused"] * 4

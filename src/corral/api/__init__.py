@@ -135,9 +135,7 @@ def open(
         check_schema=check_schema,
         probe=probe,
     )
-    if not check_schema:
-        return store  # the schema may be too old for the queries that find the run
-    return _identify(store, os.environ)
+    return _identify(store, os.environ, check_schema=check_schema)
 
 
 def open_for_caller(url: str | None, environment: Mapping[str, str]) -> "Corral":
@@ -148,12 +146,15 @@ def open_for_caller(url: str | None, environment: Mapping[str, str]) -> "Corral"
     return _identify(_open(text, config.identify_caller(environment)), environment)
 
 
-def _identify(store: "Corral", environment: Mapping[str, str]) -> "Corral":
+def _identify(
+    store: "Corral", environment: Mapping[str, str], *, check_schema: bool = True
+) -> "Corral":
     """Return the store as this process sees it: with checks, if it is inside a run."""
     try:
-        from corral.services.identity import find_identity
+        from corral.services.identity import find_identity, find_identity_before_migration
 
-        identity = find_identity(store._database, environment)
+        find = find_identity if check_schema else find_identity_before_migration
+        identity = find(store._database, environment)
     except BaseException:
         store.close()
         raise
@@ -359,9 +360,9 @@ class Corral:
     def run_of_peer(self, client: tuple[str, int], port: int) -> "RunIdentity | None":
         """Return the run of the local process that connected to `port` from `client`.
 
-        Returns None for a process outside all runs or on another machine. Returns
-        `services.identity.UNKNOWN_PEER` for a process that cannot be identified: it may be inside
-        a run.
+        Returns None for a process outside all runs and checks, or on another machine. The result
+        has no run for a process of a check, and for a process that cannot be identified: it may be
+        inside a run.
         """
         from corral.services.identity import find_run_of_peer
 

@@ -56,7 +56,10 @@ def _check_mailbox(store: "Corral", who: "TokenIdentity", mailbox: str) -> None:
 
 
 def _owns_session(store: "Corral", who: "TokenIdentity", session: str) -> bool:
-    return store.sessions.get(session).agent_id == _agent_id(who)
+    """Whether a session is the agent's; raises Refused for another project than the token's."""
+    record = store.sessions.get(session)
+    check_project(who, record.project_id)
+    return record.agent_id == _agent_id(who)
 
 
 # -- rules -------------------------------------------------------------------------------------
@@ -138,7 +141,7 @@ def only_own_mailbox(store: "Corral", who: "TokenIdentity", arguments: CallArgum
 
 def only_own_letter(store: "Corral", who: "TokenIdentity", arguments: CallArguments) -> None:
     """Allow letters in the agent's own mailboxes."""
-    letter = store.mail.get(arguments.get("letter") or arguments["id"])
+    letter = store.mail.get(arguments["letter"] if "letter" in arguments else arguments["id"])
     _check_mailbox(store, who, letter.mailbox)
 
 

@@ -372,4 +372,4 @@ def _read_idempotency_key(
         return None
     assert isinstance(payload, bytes)
     fingerprint = hashlib.sha256(path.encode() + b"\0" + payload).hexdigest()
-    return IdempotencyKey(who.id, key.decode("latin-1"), fingerprint)
+    return IdempotencyKey(who.key_namespace, key.decode("latin-1"), fingerprint)

@@ -92,7 +92,7 @@ def caller_from_token(store: "Corral", who: "TokenIdentity", query: dict[str, st
     caller = _make_caller(
         store,
         store.agents.get(who.agent),
-        id=who.id,
+        id=who.key_namespace,
         run=query.get("run"),
         session=query.get("session"),
         project=query.get("project") or who.project_id,

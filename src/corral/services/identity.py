@@ -5,7 +5,8 @@ agent's program begins, and orphans become children of the run's guard. So a pro
 exactly when one of its ancestors is that agent or that supervisor, whatever its environment is.
 
 Where ancestors are not visible (a sandbox with its own pid namespace), `CORRAL_RUN` counts if it
-names a live run. A variable can therefore turn a person into an agent, but never the reverse.
+names a live run. A variable can therefore turn a person into an agent, but never the reverse, and
+it cannot turn a check into an agent: the mark of the check is read first.
 """
 
 import os
@@ -27,7 +28,7 @@ CHECK_VARIABLE = "CORRAL_CHECK_OF"
 
 CHECK_IDENTITY = RunIdentity(None, None, None, None, None)
 UNKNOWN_PEER = RunIdentity(None, None, None, None, None)
-"""A local caller whose process is not visible: it may be inside a run."""
+"""A local caller whose process is not visible: it may be inside a run or a check."""
 
 
 def find_identity(database: "Database", environment: "Mapping[str, str]") -> RunIdentity | None:
@@ -45,16 +46,36 @@ def find_identity(database: "Database", environment: "Mapping[str, str]") -> Run
         return None
 
 
+def find_identity_before_migration(
+    database: "Database", environment: "Mapping[str, str]"
+) -> RunIdentity | None:
+    """Return the run of this process in a store whose schema may be of another version.
+
+    If the rows of runs cannot be read, the mark of a check and `CORRAL_RUN` decide.
+    """
+    if database.schema_version() == 0:
+        return None  # an empty store has no runs
+    try:
+        return _find_identity(database, environment)
+    except StoreUnavailable as error:
+        if error.reason not in ("engine", "corrupt"):
+            raise
+    if _is_in_check(database, list_ancestors()):
+        return CHECK_IDENTITY
+    run_id = environment.get("CORRAL_RUN")
+    return RunIdentity(run_id, None, None, None, None) if run_id else None
+
+
 def _find_identity(database: "Database", environment: "Mapping[str, str]") -> RunIdentity | None:
     above = list_ancestors()
     identity = find_run_of_process(database, above)
     if identity is not None:
         return identity
+    if _is_in_check(database, above):
+        return CHECK_IDENTITY
     if run_id := environment.get("CORRAL_RUN"):
-        named = database.read(lambda tx: processes.find_live_run(tx, run_id), mode="one")
-        if named is not None:
-            return named
-    return CHECK_IDENTITY if _is_in_check(database, above) else None
+        return database.read(lambda tx: processes.find_live_run(tx, run_id), mode="one")
+    return None
 
 
 def find_run_of_process(database: "Database", above: "Sequence[Ancestor]") -> RunIdentity | None:
@@ -69,11 +90,9 @@ def find_run_of_peer(
 ) -> RunIdentity | None:
     """Return the run of the process at the other end of a connection to a port of this machine.
 
-    Returns None for a process outside all runs, or on another machine, and UNKNOWN_PEER when the
-    process cannot be identified.
+    Returns None for a process outside all runs and checks, or on another machine, CHECK_IDENTITY
+    for a process of a check, and UNKNOWN_PEER when the process cannot be identified.
     """
-    if not database.read(processes.has_active_run, mode="one"):
-        return None
     from corral.adapters.processes.socket_peers import list_peer_ancestors
 
     peers = list_peer_ancestors(client, port)
@@ -85,6 +104,8 @@ def find_run_of_peer(
         identity = find_run_of_process(database, above)
         if identity is not None:
             return identity
+        if _is_in_check(database, above):
+            return CHECK_IDENTITY
     return None if peers else UNKNOWN_PEER
 
 

@@ -42,6 +42,14 @@ class TokenIdentity(msgspec.Struct, frozen=True):
     def may_write(self) -> bool:
         return self.scope != READ
 
+    @property
+    def key_namespace(self) -> str:
+        """The namespace of the bearer's idempotency keys.
+
+        Agents of several runs may use one person's token: each has its own keys.
+        """
+        return f"{self.id} {self.scope}"
+
 
 def create_token(
     tx: Tx,

@@ -26,8 +26,3 @@ OF_ID = Statement(f"""
     SELECT runs.pid, runs.start_token, {_IDENTITY}
     WHERE runs.id = :id AND runs.ended_at IS NULL
 """)
-
-ACTIVE_RUN_EXISTS = Statement("""
-    SELECT 1 FROM runs
-    WHERE id > '' AND ended_at IS NULL AND state <> 'queued' AND mode <> 'recorded' LIMIT 1
-""")

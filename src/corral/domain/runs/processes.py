@@ -34,11 +34,6 @@ def find_live_run(tx: "Tx", id: str) -> RunIdentity | None:
     return RunIdentity(*rows[0][2:]) if rows else None
 
 
-def has_active_run(tx: "Tx") -> bool:
-    """Whether any run that Corral started has a process."""
-    return bool(tx.run(sql.ACTIVE_RUN_EXISTS))
-
-
 def get_identity(run: "Run", pid: int | None, token: str | None) -> "ProcessIdentity | None":
     """Return the recorded identity of one of a run's processes; None while it is unknown."""
     from corral.adapters.processes.process import ProcessIdentity

@@ -59,8 +59,9 @@ class AuthenticationMiddleware(HttpMiddleware):
             self._check_anonymous(scope)
         else:
             _bind_connection(scope, who)
-            who, run = await self._resolve_identity(scope, who)
             _check_token_scope(scope, who)
+            who, run = await self._resolve_identity(scope, who)
+            _check_token_scope(scope, who)  # the agent of a run has less scope than the token
             if link_secret is not None:
                 await redirect_with_cookie(scope, link_secret)(scope, receive, send)
                 return
@@ -105,7 +106,7 @@ class AuthenticationMiddleware(HttpMiddleware):
         """Return the identity that the request acts as, and the run of the calling process.
 
         A process inside a run acts as the run's agent, also with a person's token: an agent that
-        finds such a token on disk must not gain a person's rights.
+        finds such a token on disk must not gain a person's rights. A process of a check is refused.
         """
         connection: HttpConnection | None = scope.get(CONNECTION_KEY)
         if connection is None or who.agent is not None or scope["method"] in READ_METHODS:
@@ -123,9 +124,9 @@ class AuthenticationMiddleware(HttpMiddleware):
             raise ApiError(
                 403,
                 "refused",
-                f"Token {who.name} belongs to a person, and the calling process cannot be "
-                "identified while runs are active. Keep the connection open until the response "
-                "arrives, and call from a process that other processes of its user can inspect.",
+                f"Token {who.name} belongs to a person, and the calling process is part of a check "
+                "or cannot be identified. Keep the connection open until the response arrives, and "
+                "call from a process that other processes of its user can inspect.",
                 reason="caller_unknown",
             )
         if identity.agent is None:
