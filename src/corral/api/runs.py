@@ -73,7 +73,7 @@ class Runs(Resource):
     finish = write(ops.finish, repeatable=True)
     lose = write(ops.mark_lost, repeatable=True)
     record_denials = write(supervision.record_denials, repeatable=True, people_only=True)
-    link_session = write(supervision.link_session, repeatable=True)
+    link_session = write(supervision.link_session, repeatable=True, people_only=True)
     next_due = read(runs_dispatch.get_next_due, mode="one")
 
     # -- starting --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ class InternalTokens(Resource):
     check = read(check_token)
     record_use = write(ops.record_use, mode="one", repeatable=True)
 
-    @operation(people_only=True)
+    @operation()
     def ensure_file(self, path: Path, *, name: str) -> str:
         """Return the secret in a private file; creates a token of full scope if necessary.
 
