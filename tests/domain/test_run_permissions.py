@@ -110,3 +110,20 @@ def test_check_outside_runs_cannot_charge(store: Corral) -> None:
     inside = RunStore(store, RunIdentity(None, None, None, None, None))
     with pytest.raises(Refused):
         inside.charges.add(UsageFact("m", input=1))
+
+
+def test_process_inside_a_run_cannot_answer_as_another_run(store: Corral) -> None:
+    ada, eve = start_agent(store, "ada"), start_agent(store, "eve")
+    inside = open_inside(store, eve, "eve")
+    with pytest.raises(Refused) as error:
+        inside.messages.next(ada.id, answer="forged")
+    assert error.value.details["run"] == eve.id
+    with pytest.raises(Refused) as error:
+        inside.messages.next(eve.id)
+    assert error.value.details["reason"] == "no_session"  # the call itself was accepted
+
+
+def test_question_from_inside_a_run_names_that_run(store: Corral) -> None:
+    ada, bob = start_agent(store, "ada"), start_agent(store, "bob")
+    inside = open_inside(store, ada, "ada")
+    assert inside.questions.ask("May I?", options=["yes"], run=bob.id).run_id == ada.id

@@ -292,11 +292,29 @@ def _charge_own_run(executor: RunExecutor, name: str, arguments: CallArguments) 
         arguments["report"] = msgspec.structs.replace(report, counter=counter)
 
 
+def _require_own_run(executor: RunExecutor, name: str, arguments: CallArguments) -> None:
+    """Restrict an operation that speaks for a run to the caller's own run."""
+    run, own = arguments.get("run"), executor.identity.run
+    if "run" in arguments and run != own:
+        raise Refused(
+            f"{_describe_process(executor.identity)} may call {name} only for its own run.",
+            call=name,
+            run=own,
+        )
+
+
+def _name_own_run(executor: RunExecutor, name: str, arguments: CallArguments) -> None:
+    """Record the caller's own run: the hops of its letters and questions count from there."""
+    arguments["run"] = executor.identity.run
+
+
 _RUN_RULES: dict[RunRule, Callable[[RunExecutor, str, CallArguments], None]] = {
     "send_input": _restrict_send,
     "edit_schedule": _restrict_edit,
     "change_session": _restrict_session,
     "charge_own_run": _charge_own_run,
+    "own_run": _require_own_run,
+    "as_own_run": _name_own_run,
 }
 
 
