@@ -141,3 +141,33 @@ def test_caller_cannot_set_the_internal_fields_of_a_run_request(store: Corral) -
     store.runs.stop(bob.id)
     with pytest.raises(TypeError):
         inside.runs.resume(bob.id, **options)
+
+
+@pytest.mark.parametrize("agent", ["ada", None])
+def test_process_inside_a_run_cannot_start_a_command_in_a_session_of_another_agent(
+    store: Corral, agent: str | None
+) -> None:
+    bob = store.agents.create("bob", command="true")
+    session = store.sessions.open(bob.id)
+    caller = start_agent(store, "ada") if agent else store.runs.start(command=["true"])
+    inside = open_inside(store, caller, agent)
+    with pytest.raises(Refused):
+        inside.runs.start(session=session.id, command=["true"])
+    with pytest.raises(Refused):
+        inside.runs.resume(session.id, command=["true"])
+    assert not store.runs.list(session=session.id).items
+
+
+def test_check_cannot_start_a_command_in_a_session_of_an_agent(store: Corral) -> None:
+    session = store.sessions.open(store.agents.create("bob", command="true").id)
+    identity = RunIdentity(None, None, None, None, None)
+    inside = RunStore(store.as_actor(identity.actor), identity)
+    with pytest.raises(Refused):
+        inside.runs.start(session=session.id, command=["true"])
+
+
+def test_agent_may_start_a_command_in_its_own_session(store: Corral) -> None:
+    ada = start_agent(store, "ada")
+    inside = open_inside(store, ada, "ada")
+    session = store.sessions.open(ada.agent_id)
+    assert inside.runs.start(session=session.id, command=["true"]).session_id == session.id
