@@ -1,7 +1,9 @@
 """What a process inside a run may do with the objects of other runs and agents."""
 
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from corral.adapters.providers.facts import UsageFact
@@ -171,3 +173,40 @@ def test_agent_may_start_a_command_in_its_own_session(store: Corral) -> None:
     inside = open_inside(store, ada, "ada")
     session = store.sessions.open(ada.agent_id)
     assert inside.runs.start(session=session.id, command=["true"]).session_id == session.id
+
+
+def test_process_inside_a_run_cannot_change_a_session_of_another_agent(store: Corral) -> None:
+    ada, bob = start_agent(store, "ada"), start_agent(store, "bob")
+    sessions = open_inside(store, ada, "ada").sessions
+    changes: list[Callable[[str], object]] = [
+        lambda session: sessions.set_state(session, "branch", "main"),
+        lambda session: sessions.rename(session, "Mine"),
+        lambda session: sessions.record_retro(session, {"failures": []}),
+        sessions.close,
+        sessions.reopen,
+    ]
+    assert ada.session_id is not None
+    assert bob.session_id is not None
+    for change in changes:
+        with pytest.raises(Refused):
+            change(bob.session_id)
+        change(ada.session_id)
+
+
+def test_process_inside_a_run_cannot_take_letters_of_another_mailbox(store: Corral) -> None:
+    ada, bob = start_agent(store, "ada"), start_agent(store, "bob")
+    mail = open_inside(store, ada, "ada").mail
+    for mailbox in ("agent:bob", f"session:{bob.session_id}", "user:root"):
+        letter = store.mail.put(mailbox, "hello")
+        with pytest.raises(Refused):
+            mail.claim(mailbox, owner="ada")
+        for change in (mail.drop, mail.ack, mail.resend):
+            with pytest.raises(Refused):
+                change(letter.id)
+            with pytest.raises(Refused):
+                change(msgspec.structs.replace(letter, mailbox="agent:ada"))
+        assert store.mail.get(letter.id) == letter
+    for mailbox in ("agent:ada", f"session:{ada.session_id}", "queue:builds"):
+        store.mail.put(mailbox, "hello")
+        (letter,) = mail.claim(mailbox, owner="ada")
+        mail.ack(letter)

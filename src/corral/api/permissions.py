@@ -272,6 +272,30 @@ def _restrict_session(executor: RunExecutor, name: str, arguments: CallArguments
         allowed.add(id)
 
 
+def _restrict_mailbox(executor: RunExecutor, name: str, arguments: CallArguments) -> None:
+    """Restrict claims and changes of letters to own mailboxes and to queues."""
+    mailbox = arguments.get("mailbox")
+    if mailbox is None:
+        letter = arguments.get("letter", arguments.get("id"))
+        if letter is None:
+            return  # the call raises TypeError
+        # The row decides: a caller could give a Letter with another mailbox.
+        id = letter if isinstance(letter, str) else letter.id
+        mailbox = executor.store.mail.get(id).mailbox
+    kind, _, owner = mailbox.partition(":")
+    is_own = kind == "queue" or mailbox in _names_of(executor.identity)
+    if not is_own and kind == "session":
+        is_own = _is_own_session(executor, owner)
+    if not is_own and name not in _list_granted_operations(executor):
+        raise Refused(
+            f"{_describe_process(executor.identity)} cannot change the mailbox {mailbox}, which is "
+            "not its own.",
+            call=name,
+            mailbox=mailbox,
+            run=executor.identity.run,
+        )
+
+
 def _charge_own_run(executor: RunExecutor, name: str, arguments: CallArguments) -> None:
     """Charge the caller's own run, with counters of its own: those of others have known names."""
     from corral.domain.charges.ops import COST_COUNTER_PREFIX
@@ -312,6 +336,7 @@ _RUN_RULES: dict[RunRule, Callable[[RunExecutor, str, CallArguments], None]] = {
     "send_input": _restrict_send,
     "edit_schedule": _restrict_edit,
     "change_session": _restrict_session,
+    "change_mailbox": _restrict_mailbox,
     "charge_own_run": _charge_own_run,
     "own_run": _require_own_run,
     "as_own_run": _name_own_run,
