@@ -66,6 +66,10 @@ class FrameDecoder:
         return frames
 
 
+class NoResponse(OSError):
+    """A supervisor was sent a request and did not respond; it may have performed it."""
+
+
 def listen(folder: Path) -> socket.socket:
     """Create the supervisor's end. Replaces a socket left by a supervisor that died."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -93,16 +97,23 @@ def connect(folder: Path, *, timeout: float = 10.0) -> socket.socket:
 
 
 def send_request(folder: Path, *, timeout: float = 10.0, **request: Any) -> dict[str, Any]:
-    """Send one request and return the response; raises OSError if there is none in time."""
+    """Send one request and return the response.
+
+    Raises OSError if the supervisor is not reachable, and NoResponse if it may have received the
+    request.
+    """
     with connect(folder, timeout=timeout) as client:
-        client.sendall(encode_frame(REQUEST, request))
-        decoder = FrameDecoder()
-        while data := client.recv(65_536):
-            for frame in decoder.feed(data):
-                if frame.kind == RESPONSE:
-                    response: dict[str, Any] = frame.value
-                    return response
-    raise ConnectionResetError("the supervisor exited before it responded")
+        try:
+            client.sendall(encode_frame(REQUEST, request))
+            decoder = FrameDecoder()
+            while data := client.recv(65_536):
+                for frame in decoder.feed(data):
+                    if frame.kind == RESPONSE:
+                        response: dict[str, Any] = frame.value
+                        return response
+        except OSError as error:
+            raise NoResponse("the supervisor did not respond in time") from error
+    raise NoResponse("the supervisor exited before it responded")
 
 
 def is_same_user(client: socket.socket) -> bool:

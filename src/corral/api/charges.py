@@ -19,7 +19,7 @@ class Charges(Resource):
     total = read(ops.get_total, mode="one")
     days = read(ops.list_daily_totals, mode="one")
 
-    @operation()
+    @operation(in_run="charge_own_run")
     def add(
         self,
         report: UsageFact,

@@ -171,7 +171,7 @@ class Messages(Resource):
 
         return read_attachment(self.get(message), number)
 
-    @operation(local="it is for a run, on the same machine")
+    @operation(local="it is for a run, on the same machine", in_run="own_run")
     def next(
         self, run: str, *, after: str | None = None, answer: str | None = None, wait_ms: int = 0
     ) -> NextLetters | None:

@@ -39,16 +39,24 @@ class Mail(Resource):
         actor=("sender",),
         agent=rules.as_sender,
     )
-    renew = write(ops.renew, mode="one", repeatable=True, agent=rules.only_own_letter)
-    ack = write(ops.ack, mode="one", repeatable=True, agent=rules.only_own_letter)
-    fail = write(ops.fail, agent=rules.only_own_letter)
-    refuse = write(ops.refuse, agent=rules.only_own_letter)
-    begin_delivery = write(
-        ops.begin_delivery, mode="one", durable=True, agent=rules.only_own_letter
+    renew = write(
+        ops.renew, mode="one", repeatable=True, in_run="change_mailbox", agent=rules.only_own_letter
     )
-    resolve = write(ops.resolve, durable=True)
-    resend = write(ops.resend)
-    drop = write(ops.drop)
+    ack = write(
+        ops.ack, mode="one", repeatable=True, in_run="change_mailbox", agent=rules.only_own_letter
+    )
+    fail = write(ops.fail, in_run="change_mailbox", agent=rules.only_own_letter)
+    refuse = write(ops.refuse, in_run="change_mailbox", agent=rules.only_own_letter)
+    begin_delivery = write(
+        ops.begin_delivery,
+        mode="one",
+        durable=True,
+        in_run="change_mailbox",
+        agent=rules.only_own_letter,
+    )
+    resolve = write(ops.resolve, durable=True, in_run="change_mailbox")
+    resend = write(ops.resend, in_run="change_mailbox")
+    drop = write(ops.drop, in_run="change_mailbox")
     get = read(ops.get, mode="one", agent=rules.only_own_letter)
     dead = read(queries.list_dead, mode="one")
     get_all = read(queries.get_many, mode="one")
@@ -58,7 +66,7 @@ class Mail(Resource):
     _all = read(queries.list_all, mode="one")
     _by_state = read(queries.list_by_state, mode="one")
 
-    @operation(waits="wait_ms", agent=rules.as_claimant)
+    @operation(waits="wait_ms", in_run="change_mailbox", agent=rules.as_claimant)
     def claim(
         self,
         mailbox: str,
@@ -79,7 +87,7 @@ class Mail(Resource):
             self._database, mailbox, owner=owner, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms
         )
 
-    @operation(agent=rules.as_claimant)
+    @operation(in_run="change_mailbox", agent=rules.as_claimant)
     def ack_and_claim(
         self,
         letter: Letter | str,

@@ -4,7 +4,8 @@
 rules apply to the command line, the tools, hooks and an agent's own program:
 
 * an operation that is declared with `people_only` raises Refused, unless the setting
-  `runs.allowed_operations` grants it;
+  `runs.allowed_operations` grants it; so does a change by an internal or private operation, which
+  checks nothing itself, unless `INTERNAL_CHANGES_IN_RUN` has it;
 * an argument that names the actor (`actor`) must be the run's agent;
 * an operation with a rule (`in_run`) may be called only for the run's own objects.
 
@@ -16,6 +17,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import msgspec
 
 from corral.api import Corral
 from corral.api.executor import LocalExecutor
@@ -29,6 +32,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 GRANT_SETTING = "runs.allowed_operations"
+
+INTERNAL_CHANGES_IN_RUN = frozenset(
+    {
+        "internal.alerts.start_delivery",  # `corral run`, when the program could not be started
+        "internal.chat.finish_turns",  # `corral chat`, as the two below
+        "internal.chat.run_upkeep",
+        "internal.chat.start_turns",
+        "internal.mail.expire_due",  # `corral schedule fire`
+    }
+)
+"""The internal operations that commands use inside a run. They choose themselves what they change,
+so any process may call them at any time."""
 
 CallArguments = dict[str, Any]
 Check = Callable[[CallArguments], None]
@@ -101,15 +116,24 @@ class RunExecutor(LocalExecutor):
 
     def _find_checks(self, resource: Resource, operation: Operation[..., Any]) -> list[Check]:
         policy = operation.policy
-        name = f"{resource._attribute}.{operation.name}"
+        is_internal = type(resource).__module__.startswith("corral.api.internal.")
+        prefix = "internal." if is_internal else ""
+        name = f"{prefix}{resource._attribute}.{operation.name}"
         checks: list[Check] = []
         if policy.in_run is not None:
             checks.append(partial(_RUN_RULES[policy.in_run], self, name))
-        if policy.people_only:
+        if policy.people_only or _is_closed_to_runs(name, operation):
             checks.append(partial(_require_grant, self, name))
         elif policy.actor:
             checks.append(partial(_act_as_agent, self.identity, name, policy))
         return checks
+
+
+def _is_closed_to_runs(name: str, operation: Operation[..., Any]) -> bool:
+    """Return whether an operation is a change that only Corral's own code may make."""
+    is_internal = name.startswith("internal.") or operation.name.startswith("_")
+    changes = operation.kind != "read" and not operation.policy.reads
+    return is_internal and changes and name not in INTERNAL_CHANGES_IN_RUN
 
 
 def _apply(checks: list[Check], arguments: CallArguments) -> CallArguments:
@@ -248,10 +272,74 @@ def _restrict_session(executor: RunExecutor, name: str, arguments: CallArguments
         allowed.add(id)
 
 
+def _restrict_mailbox(executor: RunExecutor, name: str, arguments: CallArguments) -> None:
+    """Restrict claims and changes of letters to own mailboxes and to queues."""
+    mailbox = arguments.get("mailbox")
+    if mailbox is None:
+        letter = arguments.get("letter", arguments.get("id"))
+        if letter is None:
+            return  # the call raises TypeError
+        # The row decides: a caller could give a Letter with another mailbox.
+        id = letter if isinstance(letter, str) else letter.id
+        mailbox = executor.store.mail.get(id).mailbox
+    kind, _, owner = mailbox.partition(":")
+    is_own = kind == "queue" or mailbox in _names_of(executor.identity)
+    if not is_own and kind == "session":
+        is_own = _is_own_session(executor, owner)
+    if not is_own and name not in _list_granted_operations(executor):
+        raise Refused(
+            f"{_describe_process(executor.identity)} cannot change the mailbox {mailbox}, which is "
+            "not its own.",
+            call=name,
+            mailbox=mailbox,
+            run=executor.identity.run,
+        )
+
+
+def _charge_own_run(executor: RunExecutor, name: str, arguments: CallArguments) -> None:
+    """Charge the caller's own run, with counters of its own: those of others have known names."""
+    from corral.domain.charges.ops import COST_COUNTER_PREFIX
+
+    identity = executor.identity
+    if identity.run is None:
+        raise Refused("A check cannot record usage. Record it in a run.", call=name)
+    arguments |= {
+        "run_id": identity.run,
+        "session_id": identity.session,
+        "project_id": identity.project_id,
+        "agent_id": identity.agent_id,
+    }
+    report = arguments.get("report")
+    if report is not None and report.counter is not None:
+        is_cost = report.counter.startswith(COST_COUNTER_PREFIX)
+        counter = f"{COST_COUNTER_PREFIX if is_cost else ''}{identity.run}:{report.counter}"
+        arguments["report"] = msgspec.structs.replace(report, counter=counter)
+
+
+def _require_own_run(executor: RunExecutor, name: str, arguments: CallArguments) -> None:
+    """Restrict an operation that speaks for a run to the caller's own run."""
+    run, own = arguments.get("run"), executor.identity.run
+    if "run" in arguments and run != own:
+        raise Refused(
+            f"{_describe_process(executor.identity)} may call {name} only for its own run.",
+            call=name,
+            run=own,
+        )
+
+
+def _name_own_run(executor: RunExecutor, name: str, arguments: CallArguments) -> None:
+    """Record the caller's own run: the hops of its letters and questions count from there."""
+    arguments["run"] = executor.identity.run
+
+
 _RUN_RULES: dict[RunRule, Callable[[RunExecutor, str, CallArguments], None]] = {
     "send_input": _restrict_send,
     "edit_schedule": _restrict_edit,
     "change_session": _restrict_session,
+    "change_mailbox": _restrict_mailbox,
+    "charge_own_run": _charge_own_run,
+    "own_run": _require_own_run,
+    "as_own_run": _name_own_run,
 }
 
 

@@ -18,7 +18,15 @@ FOR_DAEMON = "it is for the loops of the daemon"
 USES_FILES = "it uses files of the machine that calls it"
 USES_SECRETS = "values of secrets do not leave their machine"
 
-RunRule = Literal["send_input", "edit_schedule", "change_session"]
+RunRule = Literal[
+    "send_input",
+    "edit_schedule",
+    "change_session",
+    "change_mailbox",
+    "charge_own_run",
+    "own_run",
+    "as_own_run",
+]
 """A restriction of processes inside a run; `api/permissions.py` has one function for each."""
 
 

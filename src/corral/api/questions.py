@@ -17,6 +17,7 @@ class Questions(Resource):
         ops.ask,
         repeatable_by="key",
         actor=("asker",),
+        in_run="as_own_run",
         agent=rules.as_asker,
         objects={"run": "runs"},
     )

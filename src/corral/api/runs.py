@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from corral.api.operation import Resource, operation, read, write
 from corral.api.policy import Location
@@ -12,6 +12,9 @@ from corral.domain.runs.model import RecoveryResult, Run, RunState
 from corral.services.runs import dispatch, lifecycle
 from corral.services.runs.model import SentInput
 from corral.services.runs.recovery import recover_all
+
+if TYPE_CHECKING:
+    from corral.services.runs.request import RunRequest
 
 POLL_SECONDS = 0.2
 
@@ -45,6 +48,15 @@ class RunOptions(TypedDict, total=False):
     remote: bool
 
 
+def _build_request(options: RunOptions) -> "RunRequest":
+    """Return the request of a caller, which may not set the fields that only Corral sets."""
+    from corral.services.runs.request import RunRequest
+
+    if unknown := options.keys() - RunOptions.__annotations__.keys():
+        raise TypeError(f"Unknown options of a run: {', '.join(sorted(unknown))}.")
+    return RunRequest(**options)
+
+
 def _poll_for_start(runs: "Runs", id: str, *, given_up: Callable[[], bool] | None = None) -> Run:
     """`Runs.wait_for_start` over HTTP."""
     while True:
@@ -73,7 +85,7 @@ class Runs(Resource):
     finish = write(ops.finish, repeatable=True)
     lose = write(ops.mark_lost, repeatable=True)
     record_denials = write(supervision.record_denials, repeatable=True, people_only=True)
-    link_session = write(supervision.link_session, repeatable=True)
+    link_session = write(supervision.link_session, repeatable=True, people_only=True)
     next_due = read(runs_dispatch.get_next_due, mode="one")
 
     # -- starting --------------------------------------------------------------------------------
@@ -99,7 +111,7 @@ class Runs(Resource):
 
         return self._database.write(
             lambda tx: request.request_run(
-                tx, request.RunRequest(**options), caller_run=self._executor.caller.run
+                tx, _build_request(options), caller_run=self._executor.caller.run
             )
         )
 
@@ -118,11 +130,11 @@ class Runs(Resource):
         Options that are given replace those of the earlier run. The working directory must still
         exist. Raises Conflict while the earlier run is live.
         """
-        from corral.services.runs import request, resumption
+        from corral.services.runs import resumption
 
         return self._database.write(
             lambda tx: resumption.resume_run(
-                tx, id, request.RunRequest(**options), caller_run=self._executor.caller.run
+                tx, id, _build_request(options), caller_run=self._executor.caller.run
             )
         )
 

@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+CHECK_ACTOR = "check"
+"""The actor of a check or a script that Corral runs outside any run."""
+
 
 class CallerIdentity(NamedTuple):
     """Whom the process that opened a store acts as."""
@@ -40,7 +43,7 @@ class RunIdentity(NamedTuple):
         """The actor in recorded events; never a person."""
         if self.agent is not None:
             return f"agent:{self.agent}"
-        return f"run:{self.run}" if self.run is not None else "check"
+        return f"run:{self.run}" if self.run is not None else CHECK_ACTOR
 
     @property
     def owner(self) -> str:

@@ -9,5 +9,5 @@ class InternalChannels(Resource):
 
     noun = "channel"
 
-    save_cursor = write(ops.save_cursor, mode="one", repeatable=True, people_only=True)
-    save_health = write(ops.save_health, mode="one", repeatable=True, people_only=True)
+    save_cursor = write(ops.save_cursor, mode="one", repeatable=True)
+    save_health = write(ops.save_health, mode="one", repeatable=True)

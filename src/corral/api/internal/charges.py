@@ -10,7 +10,7 @@ class InternalCharges(Resource):
     noun = "charge"
 
     unpriced = read(ops.list_unpriced, mode="one")
-    set_prices = write(ops.set_prices, durable=True, repeatable=True, people_only=True)
+    set_prices = write(ops.set_prices, durable=True, repeatable=True)
     reserve = write(budgets.reserve_budget, durable=True, repeatable=True)
-    release = write(budgets.release_budget, durable=True, repeatable=True, people_only=True)
+    release = write(budgets.release_budget, durable=True, repeatable=True)
     exceeded_budget = read(budgets.find_exceeded_budget, mode="one")

@@ -72,7 +72,7 @@ class InternalChat(Resource):
 
         return create_delivery_owner()
 
-    @operation(people_only=True)
+    @operation()
     def deliver(
         self, channel: str, adapter: "ChannelAdapter", *, owner: str, place: str | None = None
     ) -> Sequence["DeliveryResult"]:
@@ -82,7 +82,7 @@ class InternalChat(Resource):
         current = self._database.read(lambda tx: channels.get_channel(tx, channel))
         return Delivery(self._database, current, adapter, owner).deliver_due(place)
 
-    @operation(people_only=True)
+    @operation()
     def poll(
         self, channel: str, adapter: "ChannelAdapter", *, seconds: float = 0
     ) -> Sequence[Message]:

@@ -16,7 +16,7 @@ class InternalTokens(Resource):
     is_valid = read(is_valid)
     record_use = write(ops.record_use, mode="one", repeatable=True)
 
-    @operation(people_only=True)
+    @operation()
     def ensure_file(self, path: Path, *, name: str) -> str:
         """Return the secret in a private file; creates a token of full scope if necessary.
 

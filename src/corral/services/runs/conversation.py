@@ -33,7 +33,8 @@ def quote_caller(tx: Tx, prompt: str) -> tuple[str, str]:
 
     Returns the quoted prompt, and the turn that the session records.
     """
-    quote = Quote(f"prompt from {quote_inline(tx.actor)} in {tx.run_id}", prompt)
+    place = f" in {tx.run_id}" if tx.run_id is not None else ""
+    quote = Quote(f"prompt from {quote_inline(tx.actor)}{place}", prompt)
     return render([quote]), transcribe([quote])
 
 

@@ -1,6 +1,5 @@
 """Input for a run: typed by its supervisor, or put into the mailbox of its session."""
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from corral.adapters import control_socket
@@ -68,9 +67,12 @@ def _put_into_mailbox(tx: Tx, run: Run, text: str) -> Letter | HopLimitReached:
 
 
 def _ask_supervisor(run: Run, text: str, *, enter: bool, dialog: str | None) -> dict[str, Any]:
-    """Return the supervisor's reply; empty when it is not reachable on this machine."""
+    """Return the supervisor's reply; empty when it is not reachable on this machine.
+
+    Raises Conflict when it may have typed the text, so that the text is not delivered twice.
+    """
     if run.host == process.host():
-        with suppress(OSError):
+        try:
             return control_socket.send_request(
                 run_folder(run.id),
                 timeout=REPLY_SECONDS,
@@ -79,6 +81,10 @@ def _ask_supervisor(run: Run, text: str, *, enter: bool, dialog: str | None) -> 
                 enter=enter,
                 dialog=dialog,
             )
+        except control_socket.NoResponse:
+            raise _input_error(run, "outcome_unknown", {}) from None
+        except OSError:
+            pass
     return {}
 
 
@@ -113,6 +119,8 @@ def _input_error(run: Run, error: str, reply: dict[str, Any]) -> CorralError:
         f"Answer it in {attach}.",
         "inside_run": f"{name} was not sent the text: a process inside of a run cannot answer in a "
         "person's place. Write to its agent instead (`corral mail write`).",
+        "outcome_unknown": f"The supervisor of {name} did not respond, so the text may have been "
+        f"typed. Look at it in {attach} before you send the text again.",
         "busy": f"{name} is still being sent other texts. Send it again in a moment.",
         "ended": f"{name} ended before the text was typed. Continue it with "
         f"`corral resume {name}`.",

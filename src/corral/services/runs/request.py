@@ -20,7 +20,8 @@ from corral.domain.runs import ops as runs
 from corral.domain.runs.model import Run, RunMode
 from corral.domain.runs.spec import GRACE_MS, OUTPUT_CAP, RunSpec
 from corral.kernel.display_text import shorten
-from corral.kernel.errors import Invalid, NotFound
+from corral.kernel.errors import Invalid, NotFound, Refused
+from corral.kernel.identity import CHECK_ACTOR
 from corral.services.runs.budget_check import require_measurable_usage
 from corral.services.runs.environment import check_env, check_secret_references
 from corral.services.runs.runners import Runner, choose_runner, get_runner, make_command_runner
@@ -172,10 +173,34 @@ def _resolve_target(tx: Tx, request: RunRequest) -> RunTarget:
         cwd = _resolve_cwd(tx, request, session, named_runner, must_exist=is_local)
         project = projects.register(tx, cwd, must_exist=is_local)
     if request.command is not None:
+        if session is not None:
+            _check_session_of_command(tx, session)
         runner = make_command_runner(request.command)
     else:
         runner = named_runner or choose_runner(project, session)
     return RunTarget(host, cwd, project, session, runner)
+
+
+def _check_session_of_command(tx: Tx, session: "Session") -> None:
+    """Refuse that a process inside a run gives a session of another agent to its own program.
+
+    A program without an agent acts as its session.
+    """
+    if not _is_inside_run(tx) or session.agent_id is None:
+        return
+    caller = runs.get(tx, tx.run_id) if tx.run_id is not None else None
+    if caller is None or caller.agent_id != session.agent_id:
+        raise Refused(
+            f"A process inside a run cannot start a command in {session.id}, which another agent "
+            "has. Start the command without a session.",
+            id=session.id,
+            run=tx.run_id,
+        )
+
+
+def _is_inside_run(tx: Tx) -> bool:
+    """Return whether a process inside a run, or a check, makes the request."""
+    return tx.run_id is not None or tx.actor == CHECK_ACTOR
 
 
 def _resolve_prompt(tx: Tx, request: RunRequest, target: RunTarget) -> ResolvedPrompt:
@@ -188,7 +213,7 @@ def _resolve_prompt(tx: Tx, request: RunRequest, target: RunTarget) -> ResolvedP
     if given is None and is_new_session and target.project is not None:
         given = target.project.prompt
     text = turn = given
-    is_of_another_agent = tx.run_id is not None and request.session is not None
+    is_of_another_agent = _is_inside_run(tx) and request.session is not None
     if given and is_of_another_agent and request.recorded_turns is None:
         from corral.services.runs import conversation
 
