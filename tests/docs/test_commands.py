@@ -167,7 +167,7 @@ PAGES = {
         before=(
             "corral project register .",
             CREATE_ADA,
-            'corral decision record "Rename it" --confirm',
+            'corral decision record "Rename it" --propose',
             "printf '#!/bin/sh\n' > drop && chmod +x drop",
         ),
         replacements=(

@@ -391,7 +391,7 @@ def test_unknown_attempt_raises_not_found(store: Corral, tmp_path: Path, name: s
 def test_ambiguous_prefix_of_an_attempt_lists_the_candidates(store: Corral, tmp_path: Path) -> None:
     race = start_race(store, tmp_path)
     with pytest.raises(Ambiguous) as raised:
-        store.races._cancel(race.id, "att_")
+        _cancel(store, race.id, "att_")
     assert raised.value.details["candidates"] == [attempt.id for attempt in attempts(race)]
 
 

@@ -262,7 +262,7 @@ def test_full_disk_leaves_a_consistent_race(
     fill(small_disk / "ballast")
     race = live_store.races.start("Do it", agents="ada", project=str(repository))
     assert (race.latest.state, states(race)) == ("failed", ["failed"])
-    assert "worktree could not be created" in (attempts(race)[0].reason or "")
+    assert "cannot be created" in (attempts(race)[0].reason or "")
     assert git(repository, "branch", "--format=%(refname:short)") == "main", "no empty branch"
     (small_disk / "ballast").unlink()
     live_store.races.retry(race.id, "1")

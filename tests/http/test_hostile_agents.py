@@ -181,7 +181,7 @@ def test_wait_of_a_read_only_token_drives_nothing(
     http_server: HttpServer, store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[str] = []
-    monkeypatch.setattr(lifecycle, "MAX_SLEEP", 0.001)
+    monkeypatch.setattr(lifecycle, "MAX_LISTEN_SECONDS", 0.001)
     monkeypatch.setattr(lifecycle.recovery, "check_run", lambda _, run: checked.append(run.id))
     run = running(store)
     token = store.tokens.create("r", scope="read").value

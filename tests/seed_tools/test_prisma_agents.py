@@ -61,7 +61,7 @@ def test_3_denied_tool_is_disabled_in_the_agent_command(store: Corral) -> None:
     store.agents.grant("ada", "Bash", allow=False)
     assert not store.agents.allows("ada", "Bash")
     denied = tuple(grant.tool for grant in store.agents.grants("ada").items if not grant.allowed)
-    start = get_provider("claude").start(LaunchRequest(prompt="x", deny=denied))
+    start = get_provider("claude").build_command(LaunchRequest(prompt="x", deny=denied))
     assert "--disallowedTools=Bash" in start.args
 
 

@@ -59,8 +59,8 @@ def test_transcript_is_not_read_while_too_many_facts_are_pending() -> None:
         started_at=0,
         refresh=lambda: None,
         close=lambda: None,
-        files=lambda session: [(Path("record"), True)],
-        read=lambda path, offset: items,
+        list_files=lambda session: [(Path("record"), True)],
+        read_items=lambda path, offset: items,
     )
     recorder: Any = FakeRecorder()
     follower = TranscriptFollower(

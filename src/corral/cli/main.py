@@ -48,7 +48,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "wiring": ("wiring", "Choose which agents receive messages from which chats."),
     "destination": ("destination", "Choose which chats an agent may send to."),
     "message": ("message", "Send and inspect messages on channels."),
-    "request": ("request", "Show the actions that agents have requested."),
+    "request": (
+        "request",
+        "Show the actions that agents have requested.",
+    ),
     "sender": ("sender", "Approve or block accounts on channels."),
     "person": ("person", "Manage people and their roles."),
     "mail": ("mail", "Put, claim and acknowledge letters in mailboxes."),

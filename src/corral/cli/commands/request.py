@@ -25,7 +25,7 @@ def columns(app: App) -> Columns:
 @click.group(
     "request",
     cls=CommandGroup,
-    help="Show the actions that agents have requested, such as creating an agent.",
+    help="Show the actions that agents have requested.",
 )
 def command() -> None:
     pass

@@ -98,7 +98,7 @@ def list_mailboxes(tx: Tx, kind: str) -> list[str]:
 def list_unconfirmed_mailboxes(tx: Tx, kind: str) -> list[str]:
     """List all mailboxes of a kind that hold unconfirmed letters."""
     rows = tx.run(sql.UNCONFIRMED_MAILBOXES, low=f"{kind}:", high=f"{kind};")
-    return [mailbox for (mailbox,) in rows]
+    return list(dict.fromkeys(mailbox for (mailbox,) in rows))
 
 
 def list_dead(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Letter]:

@@ -137,8 +137,9 @@ MAILBOXES = Statement("""
     SELECT mailbox FROM in_use WHERE mailbox IS NOT NULL LIMIT :limit
 """)
 
+# Without DISTINCT, which would sort: a mailbox occurs once for each of its unconfirmed letters.
 UNCONFIRMED_MAILBOXES = Statement("""
-    SELECT DISTINCT mailbox FROM letters
+    SELECT mailbox FROM letters
     -- The second condition is that of the index letters_by_state.
     WHERE state = 'unconfirmed' AND state IN ('unconfirmed', 'dead', 'refused', 'expired')
       AND mailbox > :low AND mailbox < :high
