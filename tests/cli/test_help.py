@@ -68,7 +68,9 @@ def test_commands_have_the_help_of_their_module() -> None:
 @pytest.mark.parametrize("path", [path for path, item in ALL.items() if isinstance(item, Command)])
 def test_help_has_one_style_of_defaults_and_durations(path: str) -> None:
     command = ALL[path]
-    text = command.get_help(click.Context(command, info_name=path))
+    # The parent gives the names of the help option, which click caches in the command.
+    parent = click.Context(root, **root.context_settings)
+    text = command.get_help(click.Context(command, info_name=path, parent=parent))
     assert "[default" not in text
     for parameter in command.params:
         if isinstance(parameter, click.Option):
