@@ -313,7 +313,12 @@ def test_invalid_token_invalid_url_and_no_daemon_are_distinct(http_server: HttpS
 
 
 def test_arguments_of_a_local_store_are_refused_over_http(http_server: HttpServer) -> None:
-    arguments = ({"actor": "user:x"}, {"clock": ManualClock()}, {"upgrade": True}, {"probe": print})
+    arguments = (
+        {"actor": "user:x"},
+        {"clock": ManualClock()},
+        {"check_schema": False},
+        {"probe": print},
+    )
     for options in arguments:
         with pytest.raises(Invalid, check=because("local_only")):
             corral.open(http_server.url, token=http_server.token, **options)

@@ -21,8 +21,6 @@ STOPPED = b"z"  # the agent was suspended from its terminal (Ctrl-Z)
 END = b"e"  # the run has ended: JSON {"exit_code", "signal"}; the last frame
 
 SOCKET_NAME = "control.sock"
-INVISIBLE_PID = 0
-"""What the kernel reports as the pid of a process outside of this pid namespace."""
 MAX_PAYLOAD = 1 << 20
 _HEAD = struct.Struct("!cI")
 
@@ -126,7 +124,7 @@ def is_same_user(client: socket.socket) -> bool:
 def peer_pid(client: socket.socket) -> int | None:
     """Return the pid of the process that connected, even if it has ended since.
 
-    INVISIBLE_PID for a process outside of this pid namespace; None if the system reports no pid.
+    `INVISIBLE_PID` for a process outside of this pid namespace; None if the system reports no pid.
     """
     return _read_credentials(client)[0] if hasattr(socket, "SO_PEERCRED") else None
 

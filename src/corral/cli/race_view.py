@@ -74,11 +74,12 @@ def wait_with_progress(app: App, race: str, wait_ms: int | None) -> "Race":
     Ctrl-C ends this process at once with 130. The guards of running checks end them, and the next
     driver repeats them.
     """
+    races = app.store.races  # opened by this thread, which also closes the store
     results: list[Any] = []
 
     def drive() -> None:
         try:
-            results.append(app.store.races.wait(race, timeout_ms=wait_ms))
+            results.append(races.wait(race, timeout_ms=wait_ms))
         except BaseException as error:
             results.append(error)
 

@@ -132,8 +132,11 @@ def _note_hidden_columns(titles: Iterable[str]) -> None:
         context.meta[_HIDDEN_COLUMNS] = {}
         context.find_root().call_on_close(
             lambda: click.echo(
-                f"Columns hidden: {', '.join(context.meta[_HIDDEN_COLUMNS])}. "
-                "Widen the terminal or use --json.",
+                click.wrap_text(
+                    f"Columns hidden: {', '.join(context.meta[_HIDDEN_COLUMNS])}. "
+                    "Widen the terminal or use --json.",
+                    width=console(stderr=True).width,
+                ),
                 err=True,
             )
         )

@@ -4,9 +4,8 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from corral.adapters import control_socket
 from corral.adapters.processes import process_marks
-from corral.adapters.processes.process_ancestry import list_ancestors_of
+from corral.adapters.processes.process_ancestry import INVISIBLE_PID, list_ancestors_of
 from corral.kernel.errors import CorralError
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class ControlPermissions:
         """
         if pid is None or pid == os.getpid():
             return True
-        if pid == control_socket.INVISIBLE_PID:
+        if pid == INVISIBLE_PID:
             return False
         ancestors = list_ancestors_of(pid)
         if not ancestors:
@@ -73,7 +72,7 @@ class ControlPermissions:
         """
         if pid is None or pid == os.getpid():
             return True
-        if pid == control_socket.INVISIBLE_PID:
+        if pid == INVISIBLE_PID:
             return False
         ancestors = list_ancestors_of(pid)
         if not ancestors:

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from corral.kernel.boot import read_boot_id
 
+INVISIBLE_PID = 0
+"""What the kernel reports as the pid of a process outside of this pid namespace."""
+
 MAX_ANCESTORS = 256  # a longer chain is cut off
 PROC = "/proc"
 
