@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -385,7 +386,9 @@ def test_table_fits_the_terminal(home: Home, screen: OpenScreen) -> None:
             lines = [escapes.sub("", line) for line in table.seen.decode().splitlines()]
             assert max(map(len, lines)) <= columns, (command, lines)
             if command[:1] == ["ps"]:
-                assert len(lines) == 1 + len(runs)
+                rows = [*takewhile(lambda line: not line.startswith("Columns hidden: "), lines)]
+                assert len(rows) == 1 + len(runs)
+                assert (rows == lines) is (columns == 200), "omitted columns are named"
                 assert all(any(line.startswith(run.id) for line in lines) for run in runs)
                 assert {"ID", "STATE", "NAME", "ENDED", "EXIT"} <= set(lines[0].split())
                 assert ("PID" in lines[0].split()) is (columns == 200)
