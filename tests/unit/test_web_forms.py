@@ -85,6 +85,7 @@ def test_empty_file_field_has_no_file() -> None:
         (KIND, multipart_body(('name="a"', b"1"))[:-6]),
         (KIND, multipart_body(("filename=x", b"1"))),
         (KIND, f"--{BOUND}\r\nno blank line\r\n--{BOUND}--".encode()),
+        (KIND, multipart_body(('name="a"', b"\xff"))),
         (KIND, multipart_body(*[('name="a"', b"1")] * (MAX_FIELDS + 1))),
         (KIND, multipart_body((f'name="{"a" * 9_000}"', b"1"))),
         (KIND, multipart_body(('name="a"', b"x" * (MAX_FORM + 1)))),

@@ -196,7 +196,7 @@ def repeat_until_result(
 ) -> Callable[..., Any]:
     """Repeat a bounded request until it has a result or the caller's own time is over.
 
-    `name` is the argument with that time in milliseconds; None: there is no limit.
+    `name` is the argument with that time in milliseconds, or None for an unlimited wait.
     """
 
     def wait(*args: Any, **kwargs: Any) -> Any:

@@ -30,6 +30,8 @@ async def read_form(http: Request) -> Form:
     """
     try:
         await _check_body(http)
+        body = await http.body()
+        is_multipart = http.headers.get("content-type", "").startswith("multipart/")
         fields: list[tuple[str, str]] = []
         files: list[RawAttachment] = []
         async with http.form(
@@ -37,6 +39,9 @@ async def read_form(http: Request) -> Form:
         ) as form:
             for name, value in form.multi_items():
                 if isinstance(value, str):
+                    # Starlette reads bytes that are not UTF-8 as Latin-1.
+                    if is_multipart and value.encode() not in body:
+                        raise ValueError("not UTF-8")
                     fields.append((name, value))
                 else:
                     files += await _read_file(value)

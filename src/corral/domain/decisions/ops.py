@@ -88,8 +88,8 @@ def record(
 def confirm(tx: Tx, decision: str, *, reason: str | None = None, by: str | None = None) -> Decision:
     """Confirm a decision.
 
-    Raises Refused for an agent that is its author and for a caller that is no answerer, and
-    Conflict after its deadline.
+    Raises Refused for an agent that is its author and for a caller that is not one of its
+    answerers, and Conflict after its deadline.
     """
     return _review(tx, "confirm", decision, reason, by)
 
